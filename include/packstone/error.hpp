@@ -4,10 +4,13 @@
 /// @file
 /// The three kinds of failure and their idioms.
 ///
-/// - A **bug** in the library is an assertion: PACKSTONE_ASSERT (O(1), always on) and PACKSTONE_ASSERT_SLOW (O(n),
+/// - A **bug** in the library is an assertion: PACKSTONE_ASSERT (O(1), always on) and
+/// PACKSTONE_ASSERT_SLOW (O(n),
 ///   on with PACKSTONE_CHECKS).
-/// - A **shortage** (no page, no sequence place) is a `Status` that consumed nothing; the caller evicts or preempts.
-/// - A **mistake of the caller** (double free, foreign page, bad tree, negative size) throws an error derived from
+/// - A **shortage** (no page, no sequence place) is a `Status` that consumed nothing; the caller
+/// evicts or preempts.
+/// - A **mistake of the caller** (double free, foreign page, bad tree, negative size) throws an
+/// error derived from
 ///   `Error` that names the page, sequence, node or line, and changes nothing.
 ///
 /// CUDA faults throw `packstone::cuda::CudaError` (cuda/error.hpp) with the call and place.
@@ -21,17 +24,20 @@
 namespace packstone {
 
 /// Outcome of an operation that may run short. Anything but `ok` consumed nothing.
-enum class [[nodiscard]] Status : std::uint8_t {
-  ok,
-  out_of_pages,      ///< fewer free pages than asked for
-  out_of_sequences,  ///< every sequence place is taken
+enum class [[nodiscard]] Status : std::uint8_t{
+    ok,
+    out_of_pages,      ///< fewer free pages than asked for
+    out_of_sequences,  ///< every sequence place is taken
 };
 
 constexpr const char* to_string(Status status) {
   switch (status) {
-    case Status::ok: return "ok";
-    case Status::out_of_pages: return "out of pages";
-    case Status::out_of_sequences: return "out of sequences";
+    case Status::ok:
+      return "ok";
+    case Status::out_of_pages:
+      return "out of pages";
+    case Status::out_of_sequences:
+      return "out of sequences";
   }
   return "unknown status";
 }
@@ -93,14 +99,16 @@ class TreeError : public Error {
   std::int64_t node_;
 };
 
-/// What `check()` throws: an invariant does not hold. Always a bug of the library, or memory written over.
+/// What `check()` throws: an invariant does not hold. Always a bug of the library, or memory
+/// written over.
 class InvariantError : public Error {
  public:
   using Error::Error;
 };
 
 namespace detail {
-/// Prints the expression and place on standard error and aborts: only a bug of this library comes here.
+/// Prints the expression and place on standard error and aborts: only a bug of this library comes
+/// here.
 [[noreturn]] void assertion_failed(const char* expression, const char* file, int line) noexcept;
 }  // namespace detail
 

@@ -12,19 +12,21 @@
 ///                         └──────forfeit──> free
 ///
 /// - *free*: nobody's; a placement policy may hand it out.
-/// - *reserved*: room kept ahead of a sequence. Nobody reads or writes it, and it goes back under pressure.
+/// - *reserved*: room kept ahead of a sequence. Nobody reads or writes it, and it goes back under
+/// pressure.
 /// - *live*: named by `references(page)` >= 1 tables, cache nodes and pins.
-/// - *retired*: the source of a move. Nobody names it, yet a kernel in flight may still read it, so it becomes free
+/// - *retired*: the source of a move. Nobody names it, yet a kernel in flight may still read it, so
+/// it becomes free
 ///   only when the epoch after its last reader has been reached.
 ///
 /// Page 0 is none of these for the caller: it never leaves the set and never comes back.
 ///
-/// Invariants, verified by `check()`: free + reserved + live + retired == pages - 1; each counter equals the number
-/// of pages in that state.
+/// Invariants, verified by `check()`: free + reserved + live + retired == pages - 1; each counter
+/// equals the number of pages in that state.
 ///
-/// Every operation is O(pages named), never O(pool), and costs 8 bytes a page. A violated precondition (double
-/// free, foreign page, page 0, id outside the pool) throws PageError and changes nothing, also in the middle of a
-/// list.
+/// Every operation is O(pages named), never O(pool), and costs 8 bytes a page. A violated
+/// precondition (double free, foreign page, page 0, id outside the pool) throws PageError and
+/// changes nothing, also in the middle of a list.
 ///
 /// Not thread-safe: one owner at a time.
 
@@ -44,13 +46,14 @@ enum class PageState : std::uint8_t { free, reserved, live, retired };
 
 const char* to_string(PageState state);
 
-/// A point in the order of device work: retired pages become free once their epoch has been reached.
+/// A point in the order of device work: retired pages become free once their epoch has been
+/// reached.
 using Epoch = std::uint64_t;
 
 class FreeSet {
  public:
-  /// @param pages  pages of the pool with the reserved page 0 counted, 1 .. kPagesMax; usable are pages - 1.
-  /// Throws InvalidArgument outside that range. All usable pages are free.
+  /// @param pages  pages of the pool with the reserved page 0 counted, 1 .. kPagesMax; usable are
+  /// pages - 1. Throws InvalidArgument outside that range. All usable pages are free.
   explicit FreeSet(PageCount pages);
 
   [[nodiscard]] PageCount pages() const { return static_cast<PageCount>(records_.size()); }
@@ -63,9 +66,20 @@ class FreeSet {
   /// Tag the page is, or last was, given to; 0 if never.
   [[nodiscard]] OwnerTag owner(PageId page) const;
   [[nodiscard]] bool pinned(PageId page) const { return !pins_.empty() && pins_.contains(page); }
-  [[nodiscard]] std::int64_t pinned_pages() const { return static_cast<std::int64_t>(pins_.size()); }
+  /// Pins on the page; 0 if none.
+  [[nodiscard]] std::int32_t pins(PageId page) const {
+    if (pins_.empty()) return 0;
+    const auto pin = pins_.find(page);
+    return pin == pins_.end() ? 0 : pin->second;
+  }
+  /// Pinned pages, ascending.
+  [[nodiscard]] std::vector<PageId> pinned_list() const;
+  [[nodiscard]] std::int64_t pinned_pages() const {
+    return static_cast<std::int64_t>(pins_.size());
+  }
 
-  /// free or reserved -> live with one reference. A bug of the placement policy, not of the caller, if not so.
+  /// free or reserved -> live with one reference. A bug of the placement policy, not of the caller,
+  /// if not so.
   void acquire(PageId page, OwnerTag owner);
   void acquire(std::span<const PageId> pages, OwnerTag owner);
   /// free -> reserved.
@@ -76,8 +90,8 @@ class FreeSet {
   /// One more table or node names each page. Throws PageError (not_live) and changes nothing.
   void retain(std::span<const PageId> pages);
 
-  /// Drops one reference per entry; a page may stand as often as it has references. Pages whose last reference
-  /// went become free and are appended to `freed` in the order of `pages`.
+  /// Drops one reference per entry; a page may stand as often as it has references. Pages whose
+  /// last reference went become free and are appended to `freed` in the order of `pages`.
   /// @param expected_owner  when set, a page whose tag differs is `foreign`.
   /// Throws PageError naming the first bad entry; then nothing has changed, `freed` included.
   void release(std::span<const PageId> pages, std::vector<PageId>& freed,
@@ -89,10 +103,11 @@ class FreeSet {
   /// Throws PageError (not_live) without a matching pin.
   [[nodiscard]] bool unpin(PageId page);
 
-  /// live -> retired until `epoch`. Takes the page's references to `to`, which must be live with one reference and
-  /// has the same owner afterwards. Epochs must not decrease from call to call.
+  /// live -> retired until `epoch`. Takes the page's references to `to`, which must be live with
+  /// one reference and has the same owner afterwards. Epochs must not decrease from call to call.
   void retire(PageMove move, Epoch epoch);
-  /// Frees every page retired at or before `reached`; appends them to `freed` in the order of retirement.
+  /// Frees every page retired at or before `reached`; appends them to `freed` in the order of
+  /// retirement.
   void reclaim(Epoch reached, std::vector<PageId>& freed);
 
   /// O(pool): verifies every invariant; throws InvariantError naming the first that does not hold.

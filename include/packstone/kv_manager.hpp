@@ -7,15 +7,16 @@
 /// A sequence is a table of pages and a length. Its *capacity* is pages x page_size; tokens in
 /// [length, capacity) are allocated but not written (drafts, or the tail of the last page).
 ///
-/// All or nothing: every call tests what it needs before it changes anything. A shortage is a Status; a bad argument
-/// throws InvalidArgument, a stale handle SequenceError, a bad page PageError; in each case nothing has changed.
+/// All or nothing: every call tests what it needs before it changes anything. A shortage is a
+/// Status; a bad argument throws InvalidArgument, a stale handle SequenceError, a bad page
+/// PageError; in each case nothing has changed.
 ///
-/// Invariants, verified by `check()`: references(page) == tables + pins + holders outside that name it; no page is
-/// both free and named; length <= capacity; a table names no page twice; free + reserved + live + retired ==
-/// pages - 1.
+/// Invariants, verified by `check()`: references(page) == tables + pins + holders outside that name
+/// it; no page is both free and named; length <= capacity; a table names no page twice; free +
+/// reserved + live + retired == pages - 1.
 ///
-/// Deterministic: two managers with the same options that saw the same calls hold the same pages in the same order
-/// and have equal `digest()`s, on every platform. Not thread-safe.
+/// Deterministic: two managers with the same options that saw the same calls hold the same pages in
+/// the same order and have equal `digest()`s, on every platform. Not thread-safe.
 
 #include <packstone/page_allocator.hpp>
 #include <packstone/units.hpp>
@@ -34,8 +35,9 @@ struct KvManagerOptions {
   std::int64_t sequences_max{std::numeric_limits<std::int32_t>::max()};  ///< live at a time, >= 1
 };
 
-/// A partial page that became the writer's own: copy the first `tokens` slots of every buffer from `from` to `to`
-/// before the next write to `to`. Work that reads or writes `from` until then is not disturbed.
+/// A partial page that became the writer's own: copy the first `tokens` slots of every buffer from
+/// `from` to `to` before the next write to `to`. Work that reads or writes `from` until then is not
+/// disturbed.
 struct PageCopy {
   PageId from;
   PageId to;
@@ -58,9 +60,9 @@ struct TablePatch {
 /// What a manager looks like to the planner: copied, so that planning needs no lock.
 struct PoolSnapshot {
   std::int64_t page_size{1};
-  std::vector<PageState> states;          ///< [pages]; entry 0 is the reserved page
-  std::vector<std::int32_t> references;   ///< [pages]
-  std::vector<PageId> pinned;             ///< ascending
+  std::vector<PageState> states;         ///< [pages]; entry 0 is the reserved page
+  std::vector<std::int32_t> references;  ///< [pages]
+  std::vector<PageId> pinned;            ///< ascending
   struct Table {
     SeqId seq;
     TokenCount length{0};
@@ -95,39 +97,47 @@ class KvManager {
   // ---- life of a sequence ----
 
   struct CreateOptions {
-    OwnerTag owner{0};             ///< tag of its pages in errors and leak reports; 0: seq.index + 1
-    TokenCount expected_tokens{-1};  ///< length it will come to, if known (a prompt's at least); -1: unknown
-    /// Full pages that it starts with, shared with whoever holds them: one more reference each, in order,
-    /// distinct. Length starts at prefix.size() x page_size.
+    OwnerTag owner{0};  ///< tag of its pages in errors and leak reports; 0: seq.index + 1
+    TokenCount expected_tokens{
+        -1};  ///< length it will come to, if known (a prompt's at least); -1: unknown
+    /// Full pages that it starts with, shared with whoever holds them: one more reference each, in
+    /// order, distinct. Length starts at prefix.size() x page_size.
     std::span<const PageId> prefix{};
   };
   Status create(const CreateOptions& options, SeqId& out);
   Status create(SeqId& out) { return create(CreateOptions{}, out); }
 
-  /// Grows by `tokens` >= 0; allocates what is lacking, and copies a shared partial last page first.
+  /// Grows by `tokens` >= 0; allocates what is lacking, and copies a shared partial last page
+  /// first.
   Status append(SeqId seq, TokenCount tokens);
 
-  /// Grows each sequence to the given length, which is not below its present one, in batch order: first the rest of
-  /// its last page, then new pages. A sequence may stand once.
-  /// @param slots  nullptr, or [sum of growths], slot of each new token, concatenated in batch order (the result of
+  /// Grows each sequence to the given length, which is not below its present one, in batch order:
+  /// first the rest of its last page, then new pages. A sequence may stand once.
+  /// @param slots  nullptr, or [sum of growths], slot of each new token, concatenated in batch
+  /// order (the result of
   ///               SGLang's alloc_extend).
   Status extend(std::span<const Growth> batch, std::vector<SlotId>* slots = nullptr);
 
-  /// Grows each sequence by one token, in batch order (SGLang's alloc_decode). A sequence may stand once.
+  /// Grows each sequence by one token, in batch order (SGLang's alloc_decode). A sequence may stand
+  /// once.
   /// @param slots  empty, or [batch], slot of the new token.
   Status decode(std::span<const SeqId> batch, std::span<SlotId> slots = {});
 
-  /// Allocates capacity for `tokens` more than the length without changing the length (drafts, lookahead).
+  /// Allocates capacity for `tokens` more than the length without changing the length (drafts,
+  /// lookahead).
   Status reserve(SeqId seq, TokenCount tokens);
-  /// Marks `tokens` tokens of the reserved capacity as written. Throws InvalidArgument past the capacity.
+  /// Marks `tokens` tokens of the reserved capacity as written. Throws InvalidArgument past the
+  /// capacity.
   void commit(SeqId seq, TokenCount tokens);
-  /// Releases the pages past the one that holds the last token. Returns how many entries left the table.
+  /// Releases the pages past the one that holds the last token. Returns how many entries left the
+  /// table.
   PageCount trim(SeqId seq);
   /// Shortens to `length` tokens, 0 .. present length, and releases the pages past it.
   void truncate(SeqId seq, TokenCount length);
 
-  /// A new sequence that shares the first `tokens` tokens, 0 .. length: every page that holds one, the partial last
-  /// one too, gains a reference; whoever writes into that one first gets a copy of it.
+  /// A new sequence that shares the first `tokens` tokens, 0 .. length: every page that holds one,
+  /// the partial last one too, gains a reference; whoever writes into that one first gets a copy of
+  /// it.
   Status fork(SeqId parent, TokenCount tokens, SeqId& out);
   /// Releases every page and ends the handle.
   void finish(SeqId seq);
@@ -150,17 +160,18 @@ class KvManager {
 
   // ---- readers and moves ----
 
-  /// A reader outside the stream order (a transfer) holds pages [first, first + count) of the table in place.
+  /// A reader outside the stream order (a transfer) holds pages [first, first + count) of the table
+  /// in place.
   void pin(SeqId seq, std::int64_t first, std::int64_t count);
   void unpin(SeqId seq, std::int64_t first, std::int64_t count);
 
   [[nodiscard]] PoolSnapshot snapshot() const;
 
-  /// Applies moves and the table entries they rewrite, which must be all entries that name a source. Sources are
-  /// retired until `epoch`. References held outside (a prefix cache) move along; their holder learns of the moves
-  /// from `moves` itself.
-  /// Throws PageError, SequenceError or InvalidArgument and changes nothing when any move or patch does not fit the
-  /// present state: a plan grown stale is refused, not half applied.
+  /// Applies moves and the table entries they rewrite, which must be all entries that name a
+  /// source. Sources are retired until `epoch`. References held outside (a prefix cache) move
+  /// along; their holder learns of the moves from `moves` itself. Throws PageError, SequenceError
+  /// or InvalidArgument and changes nothing when any move or patch does not fit the present state:
+  /// a plan grown stale is refused, not half applied.
   void apply(std::span<const PageMove> moves, std::span<const TablePatch> patches, Epoch epoch);
   /// Frees the pages that were retired at or before `reached`.
   PageCount reclaim(Epoch reached) { return allocator_.reclaim(reached); }
@@ -170,9 +181,9 @@ class KvManager {
   /// Hash of every call so far that changed something: equal on ranks that saw the same calls.
   [[nodiscard]] std::uint64_t digest() const { return digest_; }
 
-  /// Metadata of every sequence (no KV bytes). A restored manager hands out free pages in ascending order. Pages
-  /// held outside the tables, pins and retired pages are not part of it: `checkpoint` throws InvalidArgument while
-  /// there are any.
+  /// Metadata of every sequence (no KV bytes). A restored manager hands out free pages in ascending
+  /// order. Pages held outside the tables, pins and retired pages are not part of it: `checkpoint`
+  /// throws InvalidArgument while there are any.
   struct Checkpoint {
     struct Sequence {
       bool alive{false};
@@ -189,8 +200,10 @@ class KvManager {
   [[nodiscard]] Checkpoint checkpoint() const;
   void restore(const Checkpoint& checkpoint);
 
-  /// O(pool + tables): verifies every invariant above; throws InvariantError naming the first that fails.
-  /// @param held_outside  pages with a reference that no table or pin of this manager has, as often as held
+  /// O(pool + tables): verifies every invariant above; throws InvariantError naming the first that
+  /// fails.
+  /// @param held_outside  pages with a reference that no table or pin of this manager has, as often
+  /// as held
   ///                      (prefix cache nodes).
   void check(std::span<const PageId> held_outside = {}) const;
 
@@ -201,13 +214,13 @@ class KvManager {
     TokenCount expected{-1};
     OwnerTag owner{0};
     std::uint32_t generation{0};
-    std::uint32_t batch{0};  // stamp of the batch that named it last, to find repeats
+    std::uint64_t batch{0};  // stamp of the batch that named it last, to find repeats
     bool alive{false};
   };
   /// What growing a sequence takes, found before anything changes.
   struct Need {
-    PageCount pages{0};   // new pages, the copy's included
-    bool copy{false};     // the partial last page is shared
+    PageCount pages{0};  // new pages, the copy's included
+    bool copy{false};    // the partial last page is shared
   };
 
   [[nodiscard]] Sequence& at(SeqId seq);
@@ -215,9 +228,13 @@ class KvManager {
   [[nodiscard]] Need need(const Sequence& sequence, TokenCount length) const;
   /// Grows the table so that `length` tokens fit; the caller has tested the capacity of the pool.
   void grow(std::uint32_t index, TokenCount length, const Need& need);
-  [[nodiscard]] Status short_of(Status status);
+  [[nodiscard]] Status shortage(Status status);
+  /// The place for a new sequence, taken off the stack of free ones or added.
+  [[nodiscard]] SeqId new_place(OwnerTag owner, TokenCount expected);
+  /// Throws InvalidArgument when this batch has named the sequence before.
+  void stamp(SeqId seq, Sequence& sequence);
+  void release_from(Sequence& sequence, std::int64_t first_page);
   void note(std::uint64_t operation, std::uint64_t a, std::uint64_t b);
-  void next_batch();
 
   std::int64_t page_size_;
   std::int64_t sequences_max_;
@@ -225,7 +242,8 @@ class KvManager {
   std::vector<Sequence> sequences_;
   std::vector<std::uint32_t> free_places_;  // stack of indices whose sequence has finished
   std::int64_t live_{0};
-  std::uint32_t batch_{0};
+  std::uint64_t batch_{0};
+  std::uint32_t generation_{0};
   std::vector<PageCopy> copies_;
   KvCounters counters_;
   std::uint64_t digest_{0x9e3779b97f4a7c15ULL};

@@ -4,8 +4,8 @@
 /// @file
 /// Pages for whoever keeps its own tables: a FreeSet under a placement policy.
 ///
-/// A KvManager stands on this; a server that has tables of its own can use it alone. Shortage is a status and
-/// consumes nothing: neither a page nor a place in the free order.
+/// A KvManager stands on this; a server that has tables of its own can use it alone. Shortage is a
+/// status and consumes nothing: neither a page nor a place in the free order.
 
 #include <packstone/free_set.hpp>
 #include <packstone/placement.hpp>
@@ -25,14 +25,16 @@ struct PageAllocatorOptions {
 class PageAllocator {
  public:
   explicit PageAllocator(const PageAllocatorOptions& options);
+  PageAllocator(const PageAllocator&) = delete;  // the policy refers to the set beside it
+  PageAllocator& operator=(const PageAllocator&) = delete;
 
   [[nodiscard]] const FreeSet& set() const { return set_; }
   [[nodiscard]] const Placement& placement() const { return *placement_; }
   /// Pages that can be had now: free and room, less those held by `hold`.
   [[nodiscard]] PageCount available() const { return placement_->available() - held_; }
 
-  /// Keeps `pages` pages out of `available()`, so that a later allocate with `from_hold` cannot run short.
-  /// Throws InvalidArgument for a negative count.
+  /// Keeps `pages` pages out of `available()`, so that a later allocate with `from_hold` cannot run
+  /// short. Throws InvalidArgument for a negative count.
   Status hold(PageCount pages);
   /// Gives up `pages` of what is held. Throws InvalidArgument for more than that.
   void forfeit(PageCount pages);
@@ -43,7 +45,8 @@ class PageAllocator {
     OwnerTag owner{0};
     bool from_hold{false};  ///< draw on what `hold` has set aside
   };
-  /// Fills `out` with live pages of one reference each, or returns out_of_pages and leaves everything as it was.
+  /// Fills `out` with live pages of one reference each, or returns out_of_pages and leaves
+  /// everything as it was.
   Status allocate(const Request& request, std::span<PageId> out);
   /// Tells the policy of the batch that follows; see Placement::prepare.
   void prepare(const BatchDemand& demand) { placement_->prepare(demand); }
@@ -59,16 +62,17 @@ class PageAllocator {
   void pin(PageId page) { set_.pin(page); }
   void unpin(PageId page);
 
-  /// Makes `move.to` (free) live in the place of `move.from` (live, not pinned), which is retired until `epoch`.
-  /// Throws PageError and changes nothing when a page is not so.
+  /// Makes `move.to` (free) live in the place of `move.from` (live, not pinned), which is retired
+  /// until `epoch`. Throws PageError and changes nothing when a page is not so.
   void move(PageMove move, Epoch epoch);
   /// Frees what was retired at or before `reached`; returns how many pages that were.
   PageCount reclaim(Epoch reached);
 
   /// Everything free again, in ascending order.
   void clear();
-  /// Restores the given reference counts and owners (page id ascending, none twice, none of page 0); every other
-  /// page is free, in ascending order, and no pin, room or hold is left. Throws before changing anything.
+  /// Restores the given reference counts and owners (page id ascending, none twice, none of page
+  /// 0); every other page is free, in ascending order, and no pin, room or hold is left. Throws
+  /// before changing anything.
   struct Living {
     PageId page;
     std::int32_t references;

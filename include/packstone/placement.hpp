@@ -4,21 +4,24 @@
 /// @file
 /// Placement policies: which free pages an allocation gets.
 ///
-/// | name     | takes                                    | gives back                                                |
+/// | name     | takes                                    | gives back |
 /// |----------|------------------------------------------|-----------------------------------------------------------|
-/// | `fifo`   | the head of a list                       | page size 1: appended, in the order given; larger: the    |
-/// |          |                                          | ascending pages of each call prepended (SGLang's default) |
-/// | `lifo`   | the head of a list                       | pushed at the head, last one first out                    |
-/// | `sorted` | ascending                                | set aside; merged and sorted on shortage (need_sort)      |
-/// | `lowest` | the lowest addresses (first fit)         | at once                                                   |
-/// | `run`    | the owner's room, then the pages behind  | coalesced with the free neighbours                        |
-/// |          | its last one, then a best-fit run        |                                                           |
+/// | `fifo`   | the head of a list                       | page size 1: appended, in the order
+/// given; larger: the    | |          |                                          | ascending pages
+/// of each call prepended (SGLang's default) | | `lifo`   | the head of a list | pushed at the
+/// head, last one first out                    | | `sorted` | ascending | set aside; merged and
+/// sorted on shortage (need_sort)      | | `lowest` | the lowest addresses (first fit)         | at
+/// once                                                   | | `run`    | the owner's room, then the
+/// pages behind  | coalesced with the free neighbours                        | |          | its
+/// last one, then a best-fit run        | |
 ///
-/// `fifo` and `sorted` hand out the ids of SGLang's TokenToKVPoolAllocator and PagedTokenToKVPoolAllocator
-/// (need_sort off and on), in the same order, for the same stream of calls.
+/// `fifo` and `sorted` hand out the ids of SGLang's TokenToKVPoolAllocator and
+/// PagedTokenToKVPoolAllocator (need_sort off and on), in the same order, for the same stream of
+/// calls.
 ///
-/// A policy owns the order of the free pages and the room kept ahead of sequences; it moves pages between *free* and
-/// *reserved* in the FreeSet. It decides from the stream of calls alone: no clock, pointer or hash order.
+/// A policy owns the order of the free pages and the room kept ahead of sequences; it moves pages
+/// between *free* and *reserved* in the FreeSet. It decides from the stream of calls alone: no
+/// clock, pointer or hash order.
 
 #include <packstone/free_set.hpp>
 #include <packstone/units.hpp>
@@ -38,16 +41,16 @@ inline constexpr StreamIndex kNoStream = 0xffffffffU;
 
 /// What one batched call will ask for in all, told before the first `take` of the batch.
 struct BatchDemand {
-  PageCount pages{0};       ///< pages that the takes of this batch add up to
-  TokenCount tokens{0};     ///< tokens by which the batch grows
+  PageCount pages{0};         ///< pages that the takes of this batch add up to
+  TokenCount tokens{0};       ///< tokens by which the batch grows
   std::int64_t sequences{0};  ///< sequences in the batch
-  bool decode{false};       ///< one token each
+  bool decode{false};         ///< one token each
 };
 
 struct TakeRequest {
   StreamIndex stream{kNoStream};  ///< whose room to use and to renew
   PageId after{kNoPage};          ///< the page to continue, or kNoPage for a new sequence
-  PageCount expected{-1};         ///< pages the owner will ask for after these; -1 when it cannot tell
+  PageCount expected{-1};  ///< pages the owner will ask for after these; -1 when it cannot tell
 };
 
 class Placement {
@@ -90,7 +93,8 @@ struct PlacementOptions {
 /// Names that `make_placement` knows, in the order of the table above.
 [[nodiscard]] std::span<const std::string_view> placement_names();
 
-/// The policy of that name over `set`, which must outlive it. Throws InvalidArgument for an unknown name.
+/// The policy of that name over `set`, which must outlive it. Throws InvalidArgument for an unknown
+/// name.
 [[nodiscard]] std::unique_ptr<Placement> make_placement(FreeSet& set,
                                                         const PlacementOptions& options);
 

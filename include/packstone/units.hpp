@@ -4,9 +4,10 @@
 /// @file
 /// The quantities of the library and the few conversions between them.
 ///
-/// A *page* is `page_size` consecutive *slots*; a slot is one token's place in every buffer of the pool. Page ids
-/// are 32 bits, at most 2^31 - 1 of them; a slot is 64 bits outside the library, because `page * page_size` passes
-/// 2^31 on today's cards. Page 0 is reserved: padded rows of a batch write there.
+/// A *page* is `page_size` consecutive *slots*; a slot is one token's place in every buffer of the
+/// pool. Page ids are 32 bits, at most 2^31 - 1 of them; a slot is 64 bits outside the library,
+/// because `page * page_size` passes 2^31 on today's cards. Page 0 is reserved: padded rows of a
+/// batch write there.
 
 #include <compare>
 #include <cstdint>
@@ -15,8 +16,9 @@
 
 namespace packstone {
 
-/// A page of the pool. A scoped enumeration, so that it never mixes with a count, a slot or an index by accident;
-/// layout-compatible with `std::int32_t`, which is what kernels and page tables store.
+/// A page of the pool. A scoped enumeration, so that it never mixes with a count, a slot or an
+/// index by accident; layout-compatible with `std::int32_t`, which is what kernels and page tables
+/// store.
 enum class PageId : std::int32_t {};
 
 /// The reserved page, the target of padded rows.
@@ -24,7 +26,9 @@ inline constexpr PageId kReservedPage{0};
 /// No page: what "the page after which to grow" is when there is none.
 inline constexpr PageId kNoPage{-1};
 
-constexpr std::int32_t index_of(PageId page) { return static_cast<std::int32_t>(page); }
+constexpr std::int32_t index_of(PageId page) {
+  return static_cast<std::int32_t>(page);
+}
 constexpr PageId page_after(PageId page, std::int32_t distance = 1) {
   return static_cast<PageId>(index_of(page) + distance);
 }
@@ -55,7 +59,8 @@ struct PageRun {
   friend bool operator==(const PageRun&, const PageRun&) = default;
 };
 
-/// One page copy of a defragmentation or copy-on-write: every buffer of every layer of `from` goes to `to`.
+/// One page copy of a defragmentation or copy-on-write: every buffer of every layer of `from` goes
+/// to `to`.
 struct PageMove {
   PageId from;
   PageId to;
@@ -69,8 +74,8 @@ struct SlotMove {
   friend bool operator==(const SlotMove&, const SlotMove&) = default;
 };
 
-/// A sequence of a KvManager: a place and the generation of that place, so that a handle kept after `finish` is
-/// told from the sequence that took the place over.
+/// A sequence of a KvManager: a place and the generation of that place, so that a handle kept after
+/// `finish` is told from the sequence that took the place over.
 struct SeqId {
   std::uint32_t index{std::numeric_limits<std::uint32_t>::max()};
   std::uint32_t generation{0};

@@ -21,8 +21,8 @@ class CudaError : public Error {
   cudaError_t code_;
 };
 
-/// The device cannot run what was asked: no code for its architecture in this binary, or too little shared memory.
-/// Thrown before any launch; the message names both sides.
+/// The device cannot run what was asked: no code for its architecture in this binary, or too little
+/// shared memory. Thrown before any launch; the message names both sides.
 class UnsupportedDevice : public Error {
  public:
   using Error::Error;
@@ -35,5 +35,7 @@ void check(cudaError_t code, const char* call, const char* file, int line);
 
 }  // namespace packstone::cuda
 
-/// Runs a CUDA runtime call; throws packstone::cuda::CudaError with the call and its place when it fails.
-#define PACKSTONE_CUDA_CHECK(call) ::packstone::cuda::detail::check((call), #call, __FILE__, __LINE__)
+/// Runs a CUDA runtime call; throws packstone::cuda::CudaError with the call and its place when it
+/// fails.
+#define PACKSTONE_CUDA_CHECK(call) \
+  ::packstone::cuda::detail::check((call), #call, __FILE__, __LINE__)

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <packstone/page_allocator.hpp>
+
+#include <string>
+
+namespace packstone {
+
+PageAllocator::PageAllocator(const PageAllocatorOptions& options)
+    : set_(options.pages),
+      placement_options_(options.placement),
+      placement_(make_placement(set_, placement_options_)) {}
+
+Status PageAllocator::hold(PageCount pages) {
+  if (pages < 0) throw InvalidArgument("hold of " + std::to_string(pages) + " pages");
+  if (pages > available()) return Status::out_of_pages;
+  held_ += pages;
+  return Status::ok;
+}
+
+void PageAllocator::forfeit(PageCount pages) {
+  if (pages < 0 || pages > held_) {
+    throw InvalidArgument("forfeit of " + std::to_string(pages) + " pages, " +
+                          std::to_string(held_) + " are held");
+  }
+  held_ -= pages;
+}
+
+Status PageAllocator::allocate(const Request& request, std::span<PageId> out) {
+  const auto count = static_cast<PageCount>(out.size());
+  if (request.from_hold) {
+    if (count > held_) return Status::out_of_pages;
+    held_ -= count;
+  } else if (count > available()) {
+    return Status::out_of_pages;
+  }
+  placement_->take(request.take, out);
+  set_.acquire(out, request.owner);
+  return Status::ok;
+}
+
+PageCount PageAllocator::release(std::span<const PageId> pages,
+                                 std::optional<OwnerTag> expected_owner) {
+  freed_.clear();
+  set_.release(pages, freed_, expected_owner);
+  if (!freed_.empty()) placement_->give(freed_);
+  return static_cast<PageCount>(freed_.size());
+}
+
+void PageAllocator::unpin(PageId page) {
+  if (set_.unpin(page)) placement_->give({&page, 1});
+}
+
+void PageAllocator::move(PageMove move, Epoch epoch) {
+  if (set_.state(move.from) != PageState::live || index_of(move.from) == 0) {
+    throw PageError(PageError::Kind::not_live, move.from, set_.owner(move.from),
+                    "move of page " + std::to_string(index_of(move.from)) + ": it is " +
+                        to_string(set_.state(move.from)));
+  }
+  if (set_.pinned(move.from)) {
+    throw PageError(PageError::Kind::pinned, move.from, set_.owner(move.from),
+                    "move of page " + std::to_string(index_of(move.from)) +
+                        ": it is pinned, owner tag " + std::to_string(set_.owner(move.from)));
+  }
+  if (set_.state(move.to) != PageState::free) {
+    throw PageError(PageError::Kind::not_live, move.to, set_.owner(move.to),
+                    "move to page " + std::to_string(index_of(move.to)) + ": it is " +
+                        to_string(set_.state(move.to)) + ", not free");
+  }
+  placement_->take_exact(move.to);
+  set_.acquire(move.to, set_.owner(move.from));
+  set_.retire(move, epoch);
+}
+
+PageCount PageAllocator::reclaim(Epoch reached) {
+  freed_.clear();
+  set_.reclaim(reached, freed_);
+  if (!freed_.empty()) placement_->give(freed_);
+  return static_cast<PageCount>(freed_.size());
+}
+
+void PageAllocator::clear() {
+  restore({});
+}
+
+void PageAllocator::restore(std::span<const Living> living) {
+  std::int32_t previous = 0;
+  for (const Living& each : living) {
+    if (index_of(each.page) <= previous || index_of(each.page) >= set_.pages() ||
+        each.references < 1) {
+      throw InvalidArgument("restore of page " + std::to_string(index_of(each.page)) + " with " +
+                            std::to_string(each.references) + " references");
+    }
+    previous = index_of(each.page);
+  }
+  // The policy refers to the set, so the set is assigned, and the policy made anew once the states
+  // are right.
+  set_ = FreeSet(set_.pages());
+  for (const Living& each : living) {
+    set_.acquire(each.page, each.owner);
+    for (std::int32_t i = 1; i < each.references; ++i) set_.retain({&each.page, 1});
+  }
+  placement_ = make_placement(set_, placement_options_);
+  held_ = 0;
+}
+
+void PageAllocator::check() const {
+  set_.check();
+  placement_->check();
+  if (held_ < 0 || held_ > placement_->available()) {
+    throw InvariantError(std::to_string(held_) + " pages are held, " +
+                         std::to_string(placement_->available()) + " are free");
+  }
+}
+
+}  // namespace packstone
