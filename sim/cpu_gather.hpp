@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// How fast the processor of this machine reads the rows of a set of tables: the stand-in for
+/// attention where there is no GPU. Figures are labelled `measured-cpu`; they say what placement
+/// does to this machine's memory system, not to a GPU's.
+
+#include <sim/table_layouts.hpp>
+
+#include <cstdint>
+
+namespace packstone::sim {
+
+struct CpuGatherOptions {
+  Bytes row_bytes{1152};
+  int threads{0};                        ///< 0: one a processor
+  int repeats{5};                        ///< timed passes; the median counts
+  Bytes pool_bytes_max{Bytes{2} << 30};  ///< a larger pool is refused
+};
+
+struct CpuGatherResult {
+  double gbps{0};  ///< median over the passes, row bytes read once
+  double gbps_min{0};
+  double gbps_max{0};
+  double ceiling_gbps{
+      0};  ///< the same threads reading the same number of bytes in one piece, same call
+  int threads{1};
+};
+
+/// Reads every row of every table, passes over a pool filled with random bytes. Throws
+/// InvalidArgument for a pool past the limit, no tokens, or row_bytes that is not a positive
+/// multiple of 8.
+[[nodiscard]] CpuGatherResult measure_cpu_gather(const TableSet& set,
+                                                 const CpuGatherOptions& options = {});
+
+}  // namespace packstone::sim
