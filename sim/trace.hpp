@@ -76,6 +76,9 @@ struct TraceOptions {
   /// Tokens of a hash-id block. 0: 512 for Mooncake, 16 for Bailian. The files do not say it, so it
   /// is checked: a row whose id count is not ceil(input / block_tokens) is a bad row.
   std::int32_t block_tokens{0};
+  /// The ids cover whole blocks only, as some exporters write them: floor(input / block_tokens) ids
+  /// a row, and the rest of the prompt is unshared. Bailian rows may do either.
+  bool full_blocks_only{false};
   /// Stop after this many emitted requests, in file order; -1 takes all. More than there are: all
   /// there are.
   std::int64_t requests_max{-1};
