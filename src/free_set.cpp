@@ -94,16 +94,16 @@ void FreeSet::require_in_pool(PageId page, const char* verb) const {
 }
 
 void FreeSet::require_live(PageId page, const char* verb) const {
+  const auto index = static_cast<std::size_t>(index_of(page));
+  if (index != 0 && index < records_.size() && records_[index].references > 0) return;
   require_in_pool(page, verb);
   if (index_of(page) == 0) {
     throw PageError(PageError::Kind::reserved_page, page, 0,
                     describe(verb, page) + ": page 0 is reserved for padded rows");
   }
-  if (const Record& r = record(page); r.references < 1) {
-    throw PageError(PageError::Kind::not_live, page, r.owner,
-                    describe(verb, page) + ": it is " + to_string(state(page)) +
-                        ", last owner tag " + std::to_string(r.owner));
-  }
+  throw PageError(PageError::Kind::not_live, page, record(page).owner,
+                  describe(verb, page) + ": it is " + to_string(state(page)) + ", last owner tag " +
+                      std::to_string(record(page).owner));
 }
 
 void FreeSet::acquire(PageId page, OwnerTag owner) {

@@ -2,73 +2,96 @@
 #include "list_placement.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 namespace packstone {
 
 ListPlacement::ListPlacement(FreeSet& set, std::string_view name, Giving giving)
-    : Placement(set), name_(name), giving_(giving), links_(static_cast<std::size_t>(set.pages())) {
+    : Placement(set),
+      name_(name),
+      giving_(giving),
+      ring_(static_cast<std::size_t>(set.pages())),
+      places_(static_cast<std::size_t>(set.pages())) {
   ListPlacement::rebuild();
 }
 
-void ListPlacement::insert_between(std::int32_t previous, std::int32_t page, std::int32_t next) {
-  link(page) = {.previous = previous, .next = next};
-  link(previous).next = page;
-  link(next).previous = page;
+std::size_t ListPlacement::behind(std::size_t place, std::size_t distance) const {
+  const std::size_t at = place + distance;
+  return at < ring_.size() ? at : at - ring_.size();
+}
+
+void ListPlacement::put(std::size_t place, PageId page) {
+  ring_[place] = page;
+  places_[static_cast<std::size_t>(index_of(page))] = static_cast<std::uint32_t>(place);
+}
+
+void ListPlacement::push_back(PageId page) {
+  put(behind(head_, count_), page);
+  count_ += 1;
+}
+
+void ListPlacement::push_front(PageId page) {
+  head_ = behind(head_, ring_.size() - 1);
+  count_ += 1;
+  put(head_, page);
 }
 
 void ListPlacement::take(const TakeRequest& /*request*/, std::span<PageId> out) {
-  std::int32_t page = link(0).next;
-  for (PageId& place : out) {
-    PACKSTONE_ASSERT(page != 0);
-    place = PageId{page};
-    page = link(page).next;
-  }
-  link(0).next = page;
-  link(page).previous = 0;
+  PACKSTONE_ASSERT(out.size() <= count_);
+  const std::size_t before_end = std::min(out.size(), ring_.size() - head_);
+  const auto first = ring_.begin() + static_cast<std::ptrdiff_t>(head_);
+  std::copy_n(first, before_end, out.begin());
+  std::copy_n(ring_.begin(), out.size() - before_end,
+              out.begin() + static_cast<std::ptrdiff_t>(before_end));
+  head_ = behind(head_, out.size());
+  count_ -= out.size();
 }
 
 void ListPlacement::take_exact(PageId page) {
-  const Link at = link(index_of(page));
-  link(at.previous).next = at.next;
-  link(at.next).previous = at.previous;
+  const std::size_t gap = places_[static_cast<std::size_t>(index_of(page))];
+  PACKSTONE_ASSERT(ring_[gap] == page && count_ > 0);
+  put(gap, ring_[behind(head_, count_ - 1)]);
+  count_ -= 1;
 }
 
 void ListPlacement::give(std::span<const PageId> pages) {
   switch (giving_) {
     case Giving::append:
-      for (const PageId page : pages) insert_between(link(0).previous, index_of(page), 0);
+      for (const PageId page : pages) push_back(page);
       return;
     case Giving::push_each:
-      for (const PageId page : pages) insert_between(0, index_of(page), link(0).next);
+      for (const PageId page : pages) push_front(page);
       return;
     case Giving::prepend_sorted_unique:
       sorted_.assign(pages.begin(), pages.end());
       std::ranges::sort(sorted_, std::greater{});
-      for (const PageId page : sorted_) insert_between(0, index_of(page), link(0).next);
+      for (const PageId page : sorted_) push_front(page);
       return;
   }
 }
 
 void ListPlacement::rebuild() {
-  link(0) = {.previous = 0, .next = 0};
+  head_ = 0;
+  count_ = 0;
   for (std::int32_t i = 1; i < set_.pages(); ++i) {
-    if (set_.state(PageId{i}) == PageState::free) insert_between(link(0).previous, i, 0);
+    if (set_.state(PageId{i}) == PageState::free) push_back(PageId{i});
   }
 }
 
 void ListPlacement::check() const {
-  PageCount seen = 0;
-  for (std::int32_t page = links_[0].next; page != 0;
-       page = links_[static_cast<std::size_t>(page)].next) {
-    if (set_.state(PageId{page}) != PageState::free || ++seen > set_.pages()) {
-      throw InvariantError("the free list names page " + std::to_string(page) + ", which is " +
-                           to_string(set_.state(PageId{page})) + ", or it is a loop");
-    }
-  }
-  if (seen != available()) {
-    throw InvariantError("the free list has " + std::to_string(seen) + " pages, the set " +
+  if (static_cast<PageCount>(count_) != available()) {
+    throw InvariantError("the free list has " + std::to_string(count_) + " pages, the set " +
                          std::to_string(available()));
+  }
+  for (std::size_t i = 0; i < count_; ++i) {
+    const std::size_t place = behind(head_, i);
+    const PageId page = ring_[place];
+    if (set_.state(page) != PageState::free ||
+        places_[static_cast<std::size_t>(index_of(page))] != place) {
+      throw InvariantError("the free list names page " + std::to_string(index_of(page)) +
+                           ", which is " + to_string(set_.state(page)) + ", or twice");
+    }
   }
 }
 

@@ -2,8 +2,12 @@
 #pragma once
 
 /// @file
-/// `fifo` and `lifo`: a doubly linked list of the free pages through an array, 8 bytes a page, so
-/// that a move can take its destination out of the middle.
+/// `fifo` and `lifo`: the free pages as a double-ended queue in a ring, and the place of each page
+/// in it, 8 bytes a page. A linked list would cost the same and take its pages one cache miss after
+/// the other.
+///
+/// A move takes its destination out of the middle: the page at the back of the queue fills the gap.
+/// So moves, and nothing else, disturb the order.
 
 #include <packstone/placement.hpp>
 
@@ -28,17 +32,18 @@ class ListPlacement final : public Placement {
   void check() const override;
 
  private:
-  struct Link {
-    std::int32_t previous;
-    std::int32_t next;
-  };
-  // Page 0 is never free, so its link serves as the head and tail of the ring.
-  [[nodiscard]] Link& link(std::int32_t page) { return links_[static_cast<std::size_t>(page)]; }
-  void insert_between(std::int32_t previous, std::int32_t page, std::int32_t next);
+  void push_back(PageId page);
+  void push_front(PageId page);
+  void put(std::size_t place, PageId page);
+  /// Place in the ring of the entry `distance` behind `place`, distance <= size of the ring.
+  [[nodiscard]] std::size_t behind(std::size_t place, std::size_t distance) const;
 
   std::string_view name_;
   Giving giving_;
-  std::vector<Link> links_;
+  std::vector<PageId> ring_;  // [pages]: entries head_ .. head_ + count_ - 1, round the end
+  std::vector<std::uint32_t> places_;  // [pages]: index into ring_, valid for free pages
+  std::size_t head_{0};
+  std::size_t count_{0};
   std::vector<PageId> sorted_;  // scratch
 };
 
