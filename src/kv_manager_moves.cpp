@@ -103,11 +103,39 @@ PoolSnapshot KvManager::snapshot() const {
   return result;
 }
 
+void KvManager::require_all_patched(std::span<const PageMove> sorted,
+                                    std::span<const std::int32_t> patched) const {
+  bool outside = false;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    outside = outside || patched[i] != allocator_.set().references(sorted[i].from);
+  }
+  if (!outside) return;
+  // Some references are no table's of the plan: a prefix cache may have them, or a table that is
+  // younger than the plan. Only a look at every table tells.
+  std::vector<std::int32_t> named(sorted.size(), 0);
+  for (const Sequence& sequence : sequences_) {
+    for (const PageId page : sequence.pages) {
+      const auto move = std::ranges::lower_bound(sorted, page, {}, &PageMove::from);
+      if (move != sorted.end() && move->from == page) {
+        named[static_cast<std::size_t>(move - sorted.begin())] += 1;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (named[i] == patched[i]) continue;
+    throw PageError(PageError::Kind::foreign, sorted[i].from,
+                    allocator_.set().owner(sorted[i].from),
+                    describe(sorted[i]) + ": " + std::to_string(named[i]) + " tables name it, " +
+                        std::to_string(patched[i]) + " are patched");
+  }
+}
+
 void KvManager::apply(std::span<const PageMove> moves, std::span<const TablePatch> patches,
                       Epoch epoch) {
   const std::vector<PageMove> sorted = checked_moves(moves, allocator_.set());
   std::vector<std::tuple<std::uint32_t, std::int64_t>> entries;
   entries.reserve(patches.size());
+  std::vector<std::int32_t> patched(sorted.size(), 0);
   for (const TablePatch& patch : patches) {
     const Sequence& sequence = at(patch.seq);
     require_range(patch.index, 1, sequence.pages.size());
@@ -120,11 +148,13 @@ void KvManager::apply(std::span<const PageMove> moves, std::span<const TablePatc
               " of sequence " + std::to_string(patch.seq.index) + " is another one");
     }
     entries.emplace_back(patch.seq.index, patch.index);
+    patched[static_cast<std::size_t>(move - sorted.begin())] += 1;
   }
   std::ranges::sort(entries);
   if (std::ranges::adjacent_find(entries) != entries.end()) {
     throw InvalidArgument("a table entry stands twice in the patches");
   }
+  require_all_patched(sorted, patched);
 
   for (const PageMove& move : moves) {
     allocator_.move(move, epoch);

@@ -234,6 +234,10 @@ class KvManager {
   /// Throws InvalidArgument when this batch has named the sequence before.
   void stamp(SeqId seq, Sequence& sequence);
   void release_from(Sequence& sequence, std::int64_t first_page);
+  /// Throws PageError when a table names the source of a move and is not patched. `sorted` by
+  /// source; `patched` counts the patches of each.
+  void require_all_patched(std::span<const PageMove> sorted,
+                           std::span<const std::int32_t> patched) const;
   void note(std::uint64_t operation, std::uint64_t a, std::uint64_t b);
 
   std::int64_t page_size_;
