@@ -216,7 +216,7 @@ void FreeSet::retire(PageMove move, Epoch epoch) {
   Record& from = record(move.from);
   Record& to = record(move.to);
   PACKSTONE_ASSERT(from.references > 0 && to.references == 1 && !pinned(move.from));
-  PACKSTONE_ASSERT(retired_batches_.empty() || retired_batches_.back().epoch <= epoch);
+  PACKSTONE_ASSERT(last_epoch() <= epoch);
   to = from;
   from.references = kRetired;
   live_ -= 1;

@@ -155,6 +155,7 @@ void KvManager::apply(std::span<const PageMove> moves, std::span<const TablePatc
     throw InvalidArgument("a table entry stands twice in the patches");
   }
   require_all_patched(sorted, patched);
+  if (!moves.empty()) allocator_.require_movable(static_cast<PageCount>(moves.size()), epoch);
 
   for (const PageMove& move : moves) {
     allocator_.move(move, epoch);

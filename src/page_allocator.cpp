@@ -66,9 +66,22 @@ void PageAllocator::move(PageMove move, Epoch epoch) {
                     "move to page " + std::to_string(index_of(move.to)) + ": it is " +
                         to_string(set_.state(move.to)) + ", not free");
   }
+  require_movable(1, epoch);
   placement_->take_exact(move.to);
   set_.acquire(move.to, set_.owner(move.from));
   set_.retire(move, epoch);
+}
+
+void PageAllocator::require_movable(PageCount pages, Epoch epoch) const {
+  if (pages > available()) {
+    throw InvalidArgument("move of " + std::to_string(pages) + " pages with " +
+                          std::to_string(available()) + " available and " + std::to_string(held_) +
+                          " held");
+  }
+  if (epoch < set_.last_epoch()) {
+    throw InvalidArgument("move until epoch " + std::to_string(epoch) + " after one until epoch " +
+                          std::to_string(set_.last_epoch()));
+  }
 }
 
 PageCount PageAllocator::reclaim(Epoch reached) {

@@ -42,5 +42,35 @@ TEST(KvManagerRegression, APlanOlderThanAForkIsRefusedInsteadOfLeavingATableOnAR
   EXPECT_EQ(manager.pages(child)[0], move.to);
 }
 
+TEST(KvManagerRegression, MovesDoNotTakeThePagesThatAHoldHasSetAside) {
+  KvManager manager({.pages = 5, .page_size = 1, .policy = "fifo"});
+  const SeqId seq = grown(manager, 2);
+  ASSERT_EQ(manager.allocator().hold(2), Status::ok);
+  const PageMove move{PageId{1}, PageId{4}};
+  const TablePatch patch{.seq = seq, .index = 0, .move = move};
+  EXPECT_THROW(manager.apply({&move, 1}, {&patch, 1}, 1), InvalidArgument);
+  EXPECT_THROW(manager.allocator().move(move, 1), InvalidArgument);
+  manager.check();
+  std::vector<PageId> pages(2);
+  EXPECT_EQ(manager.allocator().allocate({.owner = 9, .from_hold = true}, pages), Status::ok);
+  manager.check(pages);
+}
+
+TEST(KvManagerRegression, AnEpochThatGoesBackIsAnErrorAndNoAbort) {
+  KvManager manager({.pages = 8, .page_size = 1, .policy = "lowest"});
+  const SeqId seq = grown(manager, 2);
+  const PageMove first{PageId{1}, PageId{5}};
+  const TablePatch first_patch{.seq = seq, .index = 0, .move = first};
+  manager.apply({&first, 1}, {&first_patch, 1}, 7);
+  const PageMove second{PageId{2}, PageId{6}};
+  const TablePatch second_patch{.seq = seq, .index = 1, .move = second};
+  EXPECT_THROW(manager.apply({&second, 1}, {&second_patch, 1}, 6), InvalidArgument);
+  manager.check();
+  EXPECT_EQ(manager.pages(seq)[1], PageId{2});
+  manager.apply({&second, 1}, {&second_patch, 1}, 7);
+  EXPECT_EQ(manager.reclaim(7), 2);
+  manager.check();
+}
+
 }  // namespace
 }  // namespace packstone

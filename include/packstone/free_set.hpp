@@ -106,6 +106,10 @@ class FreeSet {
   /// live -> retired until `epoch`. Takes the page's references to `to`, which must be live with
   /// one reference and has the same owner afterwards. Epochs must not decrease from call to call.
   void retire(PageMove move, Epoch epoch);
+  /// Epoch of the youngest retired page, 0 when there is none: no later `retire` may be older.
+  [[nodiscard]] Epoch last_epoch() const {
+    return retired_batches_.empty() ? Epoch{0} : retired_batches_.back().epoch;
+  }
   /// Frees every page retired at or before `reached`; appends them to `freed` in the order of
   /// retirement.
   void reclaim(Epoch reached, std::vector<PageId>& freed);

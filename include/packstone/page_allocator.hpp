@@ -63,8 +63,12 @@ class PageAllocator {
   void unpin(PageId page);
 
   /// Makes `move.to` (free) live in the place of `move.from` (live, not pinned), which is retired
-  /// until `epoch`. Throws PageError and changes nothing when a page is not so.
+  /// until `epoch`. Throws PageError and changes nothing when a page is not so, InvalidArgument
+  /// when `require_movable(1, epoch)` does.
   void move(PageMove move, Epoch epoch);
+  /// Throws InvalidArgument when `pages` moves would take pages that `hold` has set aside, or when
+  /// `epoch` is older than that of a page retired before.
+  void require_movable(PageCount pages, Epoch epoch) const;
   /// Frees what was retired at or before `reached`; returns how many pages that were.
   PageCount reclaim(Epoch reached);
 
