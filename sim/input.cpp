@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <boost/iostreams/filter/gzip.hpp>
-#include <boost/iostreams/filter/zstd.hpp>
 #include <boost/iostreams/filtering_streambuf.hpp>
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <sim/input.hpp>
+#include <zstd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <ios>
+#include <new>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -127,6 +129,52 @@ struct RawSource {
   }
 };
 
+// Decodes zstd frames. Not Boost's filter, which takes a file cut in the middle for a whole one.
+class ZstdSource {
+ public:
+  using char_type = char;
+  using category = io::source_tag;
+  explicit ZstdSource(RawInput& raw) : state_(std::make_shared<State>(raw)) {}
+
+  std::streamsize read(char* out, std::streamsize wanted) {
+    State& state = *state_;
+    ZSTD_outBuffer target{out, static_cast<std::size_t>(wanted), 0};
+    while (target.pos == 0) {
+      // Decoded bytes may be left inside the stream after its input is used up.
+      if (state.source.pos == state.source.size && !state.full) {
+        state.source.size = state.raw.read(state.chunk.data(), state.chunk.size());
+        state.source.pos = 0;
+        if (state.source.size == 0) {
+          if (!state.between_frames) throw std::ios_base::failure("zstd input ends in a frame");
+          return -1;
+        }
+      }
+      const std::size_t left = ZSTD_decompressStream(state.stream.get(), &target, &state.source);
+      if (ZSTD_isError(left) != 0) throw std::ios_base::failure(ZSTD_getErrorName(left));
+      state.between_frames = left == 0;
+      state.full = target.pos == target.size && left != 0;
+    }
+    return static_cast<std::streamsize>(target.pos);
+  }
+
+ private:
+  struct Free {
+    void operator()(ZSTD_DStream* stream) const { ZSTD_freeDStream(stream); }
+  };
+  struct State {
+    explicit State(RawInput& input) : raw(input), stream(ZSTD_createDStream()) {
+      if (stream == nullptr) throw std::bad_alloc();
+    }
+    RawInput& raw;
+    std::unique_ptr<ZSTD_DStream, Free> stream;
+    std::vector<char> chunk = std::vector<char>(kChunkBytes);
+    ZSTD_inBuffer source{chunk.data(), 0, 0};
+    bool between_frames{true};
+    bool full{false};
+  };
+  std::shared_ptr<State> state_;
+};
+
 std::string_view trimmed(std::string_view line) {
   constexpr std::string_view kSpaces = " \t\r";
   const std::size_t first = line.find_first_not_of(kSpaces);
@@ -145,7 +193,8 @@ struct LineReader::State {
       decoder.push(io::gzip_decompressor(), kChunkBytes);
     } else if (magic == "\x28\xB5\x2F\xFD") {
       compression = "zstd";
-      decoder.push(io::zstd_decompressor(), kChunkBytes);
+      decoder.push(ZstdSource(raw), kChunkBytes);
+      return;
     }
     decoder.push(RawSource{&raw}, kChunkBytes);
   }
@@ -177,7 +226,7 @@ struct LineReader::State {
       const std::streamsize got = decoder.sgetn(out, static_cast<std::streamsize>(wanted));
       return got <= 0 ? 0 : static_cast<std::size_t>(got);
     } catch (const std::ios_base::failure& failure) {
-      // Boost reports truncation and corruption alike, as gzip_error, zlib_error or zstd_error.
+      // Truncation and corruption alike: gzip_error, zlib_error, or what ZstdSource throws.
       throw TraceError(
           name, 0, fmt::format("corrupt or truncated {} data ({})", compression, failure.what()));
     }

@@ -56,6 +56,9 @@ void normalize(RequestList& list) {
   for (Request& request : requests) {
     request.id = id++;
     request.arrival_ns -= base;
+    if (request.abort_at_ns >= 0) {
+      request.abort_at_ns = std::max<std::int64_t>(0, request.abort_at_ns - base);
+    }
   }
 }
 
@@ -66,13 +69,15 @@ void scale_time(RequestList& list, double speed) {
   if (speed == 1.0) return;
   const auto scaled = [speed](std::int64_t nanos) { return static_cast<double>(nanos) / speed; };
   for (const Request& request : list.requests) {
-    if (scaled(std::max(request.arrival_ns, request.think_ns)) > kScaledTimeMax) {
+    const auto latest = std::max({request.arrival_ns, request.think_ns, request.abort_at_ns});
+    if (scaled(latest) > kScaledTimeMax) {
       throw InvalidArgument(fmt::format("speed {} makes request {} arrive later than {} seconds",
                                         speed, request.id, kScaledTimeMax * 1e-9));
     }
   }
   for (Request& request : list.requests) {
     request.arrival_ns = std::llround(scaled(request.arrival_ns));
+    if (request.abort_at_ns >= 0) request.abort_at_ns = std::llround(scaled(request.abort_at_ns));
     if (request.closed_loop()) request.think_ns = std::llround(scaled(request.think_ns));
   }
 }

@@ -44,6 +44,9 @@ struct Request {
   /// The client goes away once this many output tokens were made; 0 is during or right after
   /// prefill, -1 never.
   std::int64_t abort_after_tokens{-1};
+  /// The client goes away at this time, wherever the request then is (queued, running; nothing when
+  /// it has finished); -1 never.
+  std::int64_t abort_at_ns{-1};
   /// The id that the trace gave, -1 when it gave none. Never used to tell requests apart.
   std::int64_t source_id{-1};
   /// block_ids[first_block, first_block + block_count) of the list are the ids of this prompt's
@@ -83,7 +86,7 @@ struct RequestList {
 /// requests. O(n) when they already are in order.
 void normalize(RequestList& list);
 
-/// Divides every arrival and think time by `speed` (2 replays twice as fast).
+/// Divides every arrival, think and abort time by `speed` (2 replays twice as fast).
 /// Throws InvalidArgument unless `speed` is finite and positive and every scaled time fits.
 void scale_time(RequestList& list, double speed);
 

@@ -133,9 +133,9 @@ struct WriteOptions {
 
 /// Writes Mooncake JSONL, one request a line. What Mooncake's own keys (timestamp in ms,
 /// input_length, output_length, hash_ids) do not hold goes into extra keys (session_id, think_time,
-/// abort_after, request_id, client, no_ids), so that reading it back with the block size of `list`
-/// gives an equal list. Returns the block size written, which the format does not store. The caller
-/// checks the stream.
+/// abort_after, abort_at in ms, request_id, client, no_ids), so that reading it back with the block
+/// size of `list` gives an equal list. Returns the block size written, which the format does not
+/// store. The caller checks the stream.
 std::int32_t write_mooncake(std::ostream& out, const RequestList& list,
                             const WriteOptions& options = {});
 

@@ -274,9 +274,9 @@ class MooncakeParser final : public RowParser {
   }
 
  private:
-  static constexpr std::array kWanted{"timestamp",  "input_length", "output_length",
-                                      "session_id", "think_time",   "abort_after",
-                                      "request_id", "client",       "unshared_blocks"};
+  static constexpr std::array kWanted{
+      "timestamp",   "input_length", "output_length", "session_id",      "think_time",
+      "abort_after", "request_id",   "client",        "unshared_blocks", "abort_at"};
 
   [[nodiscard]] bool has(std::size_t wanted) const {
     return handler_[wanted].kind != Scalar::Kind::absent;
@@ -319,6 +319,9 @@ class MooncakeParser final : public RowParser {
         return fault;
       }
       row.ids.resize(row.ids.size() - static_cast<std::size_t>(unshared));
+    }
+    if (has(9)) {
+      if (auto fault = take_nanos(handler_[9], "abort_at", 6, request.abort_at_ns)) return fault;
     }
     return check_lengths(request);
   }

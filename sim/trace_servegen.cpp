@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kClientsSuffix = "_clients.csv";
 constexpr double kCvMin = 0.1;
-constexpr double kCvMax = 100.0;
+constexpr double kCvMax = 400.0;
 constexpr std::int64_t kRequestsMax = 10'000'000;
 constexpr std::int64_t kTableRowsMax = 100'000;
 

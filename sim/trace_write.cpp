@@ -71,6 +71,10 @@ void append_request(fmt::memory_buffer& out, const RequestList& list, const Requ
   if (request.abort_after_tokens >= 0) {
     fmt::format_to(into, ", \"abort_after\": {}", request.abort_after_tokens);
   }
+  if (request.abort_at_ns >= 0) {
+    fmt::format_to(into, ", \"abort_at\": ");
+    append_millis(out, request.abort_at_ns);
+  }
   if (request.source_id >= 0) fmt::format_to(into, ", \"request_id\": {}", request.source_id);
   if (request.client >= 0) fmt::format_to(into, ", \"client\": {}", request.client);
   fmt::format_to(into, "}}\n");

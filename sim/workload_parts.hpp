@@ -59,7 +59,7 @@ struct WeibullShape {
   double shape;
   double scale;
 };
-/// Bisection on CV^2 = G(1 + 2/k) / G(1 + 1/k)^2 - 1. Requires 0.05 <= cv <= 100.
+/// Bisection on CV^2 = G(1 + 2/k) / G(1 + 1/k)^2 - 1. Requires 0.05 <= cv <= 400.
 [[nodiscard]] WeibullShape weibull_for_cv(double cv);
 
 /// A gap with mean 1 and the given CV: gamma with shape 1 / cv^2, as Vidur and ServeGen have it.
