@@ -266,6 +266,10 @@ void KvManager::commit(SeqId seq, TokenCount tokens) {
                           ", whose capacity has " +
                           std::to_string(capacity(seq) - sequence.length) + " left");
   }
+  if (need(sequence, sequence.length + tokens).copy) {
+    throw InvalidArgument("commit of " + std::to_string(tokens) + " tokens to " + name_of(seq) +
+                          ", whose last page is shared and was not reserved since");
+  }
   sequence.length += tokens;
   note(detail::kCommit, seq.index, static_cast<std::uint64_t>(sequence.length));
 }

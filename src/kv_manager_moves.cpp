@@ -103,6 +103,21 @@ PoolSnapshot KvManager::snapshot() const {
   return result;
 }
 
+void KvManager::require_no_waiting_copy(std::span<const PageMove> moves) const {
+  if (copies_.empty()) return;
+  std::vector<PageId> waiting;
+  for (const PageCopy& copy : copies_) {
+    waiting.push_back(copy.from);
+    waiting.push_back(copy.to);
+  }
+  std::ranges::sort(waiting);
+  for (const PageMove& move : moves) {
+    if (!std::ranges::binary_search(waiting, move.to)) continue;
+    throw PageError(PageError::Kind::pinned, move.to, allocator_.set().owner(move.to),
+                    describe(move) + ": a copy on write of the destination waits to be made");
+  }
+}
+
 void KvManager::require_all_patched(std::span<const PageMove> sorted,
                                     std::span<const std::int32_t> patched) const {
   bool outside = false;
@@ -155,6 +170,7 @@ void KvManager::apply(std::span<const PageMove> moves, std::span<const TablePatc
     throw InvalidArgument("a table entry stands twice in the patches");
   }
   require_all_patched(sorted, patched);
+  require_no_waiting_copy(moves);
   if (!moves.empty()) allocator_.require_movable(static_cast<PageCount>(moves.size()), epoch);
 
   for (const PageMove& move : moves) {
@@ -181,6 +197,10 @@ KvManager::Checkpoint KvManager::checkpoint() const {
     throw InvalidArgument("checkpoint with " + std::to_string(set.pinned_pages()) + " pinned, " +
                           std::to_string(set.count(PageState::retired)) + " retired and " +
                           std::to_string(allocator_.held()) + " held pages");
+  }
+  if (!copies_.empty()) {
+    throw InvalidArgument("checkpoint with " + std::to_string(copies_.size()) +
+                          " copies on write not taken");
   }
   Checkpoint result;
   result.digest = digest_;

@@ -72,5 +72,59 @@ TEST(KvManagerRegression, AnEpochThatGoesBackIsAnErrorAndNoAbort) {
   manager.check();
 }
 
+TEST(KvManagerRegression, AMoveIntoAPageThatACopyStillWaitsForIsRefused) {
+  // The child writes and takes page 3 as its copy of page 1, then both end before anyone made the
+  // copy. A row moved to page 3 would be overwritten by it, a row moved to page 1 read by it.
+  KvManager manager({.pages = 8, .page_size = 4, .policy = "lowest"});
+  const SeqId parent = grown(manager, 2);
+  const SeqId other = grown(manager, 4);
+  SeqId child;
+  ASSERT_EQ(manager.fork(parent, 2, child), Status::ok);
+  ASSERT_EQ(manager.append(child, 1), Status::ok);
+  ASSERT_EQ(manager.pages(child)[0], PageId{3});
+  manager.finish(child);
+  manager.finish(parent);
+
+  for (const PageId destination : {PageId{1}, PageId{3}}) {
+    const PageMove move{PageId{2}, destination};
+    const TablePatch patch{.seq = other, .index = 0, .move = move};
+    EXPECT_THROW(manager.apply({&move, 1}, {&patch, 1}, 1), PageError);
+    manager.check();
+  }
+  EXPECT_EQ(manager.take_copies().size(), 1U);
+  const PageMove move{PageId{2}, PageId{3}};
+  const TablePatch patch{.seq = other, .index = 0, .move = move};
+  manager.apply({&move, 1}, {&patch, 1}, 1);
+  EXPECT_EQ(manager.pages(other)[0], PageId{3});
+}
+
+TEST(KvManagerRegression, TwoForksDoNotBothCommitIntoTheirSharedTail) {
+  KvManager manager({.pages = 8, .page_size = 16, .policy = "fifo"});
+  const SeqId a = grown(manager, 10);
+  SeqId b;
+  ASSERT_EQ(manager.fork(a, 10, b), Status::ok);
+  EXPECT_THROW(manager.commit(a, 3), InvalidArgument);
+  EXPECT_THROW(manager.commit(b, 3), InvalidArgument);
+  EXPECT_EQ(manager.length(a), 10);
+  manager.commit(a, 0);
+
+  ASSERT_EQ(manager.reserve(b, 3), Status::ok);
+  manager.commit(b, 3);
+  manager.commit(a, 3);
+  EXPECT_NE(manager.slot(a, 10), manager.slot(b, 10));
+  manager.check();
+}
+
+TEST(KvManagerRegression, ACheckpointDoesNotForgetACopyThatWasNotMade) {
+  KvManager manager({.pages = 8, .page_size = 16, .policy = "fifo"});
+  const SeqId a = grown(manager, 10);
+  SeqId b;
+  ASSERT_EQ(manager.fork(a, 10, b), Status::ok);
+  ASSERT_EQ(manager.append(b, 1), Status::ok);
+  EXPECT_THROW((void)manager.checkpoint(), InvalidArgument);
+  EXPECT_EQ(manager.take_copies().size(), 1U);
+  EXPECT_EQ(manager.checkpoint().living.size(), 2U);
+}
+
 }  // namespace
 }  // namespace packstone

@@ -127,7 +127,8 @@ class KvManager {
   /// lookahead).
   Status reserve(SeqId seq, TokenCount tokens);
   /// Marks `tokens` tokens of the reserved capacity as written. Throws InvalidArgument past the
-  /// capacity.
+  /// capacity, and when the first of them lies in a page that another table shares: `reserve` gives
+  /// this sequence a page of its own.
   void commit(SeqId seq, TokenCount tokens);
   /// Releases the pages past the one that holds the last token. Returns how many entries left the
   /// table.
@@ -142,7 +143,8 @@ class KvManager {
   /// Releases every page and ends the handle.
   void finish(SeqId seq);
 
-  /// Copies on write since the last call, in the order in which they must be made.
+  /// Copies on write since the last call, in the order in which they must be made. Moves applied
+  /// before they are taken come before them: `apply` names the new places in them.
   [[nodiscard]] std::vector<PageCopy> take_copies();
 
   // ---- views ----
@@ -182,8 +184,8 @@ class KvManager {
   [[nodiscard]] std::uint64_t digest() const { return digest_; }
 
   /// Metadata of every sequence (no KV bytes). A restored manager hands out free pages in ascending
-  /// order. Pages held outside the tables, pins and retired pages are not part of it: `checkpoint`
-  /// throws InvalidArgument while there are any.
+  /// order. Pages held outside the tables, pins, retired pages and copies not taken are not part of
+  /// it: `checkpoint` throws InvalidArgument while there are any.
   struct Checkpoint {
     struct Sequence {
       bool alive{false};
@@ -234,6 +236,9 @@ class KvManager {
   /// Throws InvalidArgument when this batch has named the sequence before.
   void stamp(SeqId seq, Sequence& sequence);
   void release_from(Sequence& sequence, std::int64_t first_page);
+  /// Throws PageError when a move goes to a page that take_copies has yet to tell of: the copy
+  /// would read or overwrite what was moved there.
+  void require_no_waiting_copy(std::span<const PageMove> moves) const;
   /// Throws PageError when a table names the source of a move and is not patched. `sorted` by
   /// source; `patched` counts the patches of each.
   void require_all_patched(std::span<const PageMove> sorted,
