@@ -229,7 +229,47 @@ KvManager::Checkpoint KvManager::checkpoint() const {
   return result;
 }
 
+void KvManager::require_sound(const Checkpoint& checkpoint) const {
+  std::int64_t alive = 0;
+  std::vector<PageId> named;
+  std::vector<PageId> table;
+  for (std::size_t i = 0; i < checkpoint.sequences.size(); ++i) {
+    const Checkpoint::Sequence& sequence = checkpoint.sequences[i];
+    const auto capacity = static_cast<TokenCount>(sequence.pages.size()) * page_size_;
+    table = sequence.pages;
+    std::ranges::sort(table);
+    if (sequence.length < 0 || sequence.length > capacity || sequence.expected < -1 ||
+        (!sequence.alive && !table.empty()) || std::ranges::adjacent_find(table) != table.end()) {
+      throw InvalidArgument("restore of sequence " + std::to_string(i) + " with " +
+                            std::to_string(table.size()) + " pages and length " +
+                            std::to_string(sequence.length));
+    }
+    alive += sequence.alive ? 1 : 0;
+    named.insert(named.end(), table.begin(), table.end());
+  }
+  if (alive > sequences_max_) {
+    throw InvalidArgument("restore of " + std::to_string(alive) + " sequences, at most " +
+                          std::to_string(sequences_max_) + " may live");
+  }
+  std::ranges::sort(named);
+  std::size_t next = 0;
+  for (const PageAllocator::Living& each : checkpoint.living) {
+    std::int32_t references = 0;
+    for (; next < named.size() && named[next] == each.page; ++next) references += 1;
+    if (references != each.references) {
+      throw InvalidArgument("restore of page " + std::to_string(index_of(each.page)) + " with " +
+                            std::to_string(each.references) + " references, " +
+                            std::to_string(references) + " tables name it");
+    }
+  }
+  if (next != named.size()) {
+    throw InvalidArgument("restore of a table that names page " +
+                          std::to_string(index_of(named[next])) + ", which is not live");
+  }
+}
+
 void KvManager::restore(const Checkpoint& checkpoint) {
+  require_sound(checkpoint);
   allocator_.restore(checkpoint.living);
   sequences_.resize(std::max(sequences_.size(), checkpoint.sequences.size()));
   free_places_.clear();
@@ -259,7 +299,10 @@ void KvManager::check(std::span<const PageId> held_outside) const {
   allocator_.check();
   const FreeSet& set = allocator_.set();
   std::vector<std::int32_t> named(static_cast<std::size_t>(set.pages()), 0);
-  for (const PageId page : held_outside) named[static_cast<std::size_t>(index_of(page))] += 1;
+  for (const PageId page : held_outside) {
+    (void)set.state(page);  // throws when it is outside the pool
+    named[static_cast<std::size_t>(index_of(page))] += 1;
+  }
   std::int64_t alive = 0;
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const Sequence& sequence = sequences_[i];

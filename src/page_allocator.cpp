@@ -26,6 +26,10 @@ void PageAllocator::forfeit(PageCount pages) {
 }
 
 Status PageAllocator::allocate(const Request& request, std::span<PageId> out) {
+  if (const std::int32_t after = index_of(request.take.after);
+      after < index_of(kNoPage) || after >= set_.pages()) {
+    (void)set_.state(request.take.after);  // throws
+  }
   const auto count = static_cast<PageCount>(out.size());
   if (request.from_hold) {
     if (count > held_) return Status::out_of_pages;

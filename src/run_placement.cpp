@@ -89,8 +89,8 @@ void RunPlacement::take(const TakeRequest& request, std::span<PageId> out) {
   std::size_t filled = take_room(request, out);
   if (filled == out.size()) return;
 
-  const PageCount room =
-      request.stream == kNoStream ? 0 : std::max<PageCount>(request.expected, 0) + growth_pages();
+  const PageCount expected = std::clamp<PageCount>(request.expected, 0, set_.pages());
+  const PageCount room = request.stream == kNoStream ? 0 : expected + growth_pages();
   const PageId last = filled > 0 ? out[filled - 1] : request.after;
   if (last != kNoPage) {
     if (const PageRun behind = free_.at(page_after(last)); behind.count > 0) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace packstone {
@@ -124,6 +125,83 @@ TEST(KvManagerRegression, ACheckpointDoesNotForgetACopyThatWasNotMade) {
   EXPECT_THROW((void)manager.checkpoint(), InvalidArgument);
   EXPECT_EQ(manager.take_copies().size(), 1U);
   EXPECT_EQ(manager.checkpoint().living.size(), 2U);
+}
+
+TEST(KvManagerRegression, ACheckpointThatContradictsItselfIsRefusedWhole) {
+  KvManager manager({.pages = 8, .page_size = 4, .policy = "run", .sequences_max = 2});
+  const SeqId seq = grown(manager, 6);
+  const KvManager::Checkpoint good = manager.checkpoint();
+  const auto refused = [&](auto&& spoil) {
+    KvManager::Checkpoint bad = good;
+    spoil(bad);
+    EXPECT_THROW(manager.restore(bad), InvalidArgument);
+    manager.check();
+    EXPECT_EQ(manager.length(seq), 6);
+  };
+  refused([](auto& c) { c.sequences[0].length = 9; });
+  refused([](auto& c) { c.sequences[0].length = -1; });
+  refused([](auto& c) { c.sequences[0].expected = -2; });
+  refused([](auto& c) { c.sequences[0].alive = false; });
+  refused([](auto& c) { c.sequences[0].pages[1] = c.sequences[0].pages[0]; });
+  refused([](auto& c) { c.sequences[0].pages[1] = PageId{7}; });
+  refused([](auto& c) { c.sequences[0].pages[1] = PageId{-7}; });
+  refused([](auto& c) { c.sequences.resize(4, c.sequences[0]); });
+  refused([](auto& c) {
+    c.sequences.resize(4);
+    for (auto& sequence : c.sequences) sequence.alive = true;
+  });
+  refused([](auto& c) { c.living[0].references = 2; });
+  refused([](auto& c) { c.living[0].page = PageId{0}; });
+  refused([](auto& c) { c.living.pop_back(); });
+  refused([](auto& c) { c.living.push_back({PageId{8}, 1, 1}); });
+  refused([](auto& c) { c.living.push_back({PageId{7}, 1, 1}); });
+  manager.restore(good);
+  manager.check();
+}
+
+TEST(KvManagerRegression, SlotsPast64BitsAreRefusedAtTheStart) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THROW(KvManager({.pages = 4, .page_size = kMost}), InvalidArgument);
+  KvManager manager({.pages = 4, .page_size = kMost / 4});
+  const SeqId seq = grown(manager, kMost / 4 + 1);
+  EXPECT_EQ(manager.pages(seq).size(), 2U);
+  EXPECT_EQ(manager.append(seq, kMost / 2), Status::out_of_pages);
+  EXPECT_EQ(manager.append(seq, kMost), Status::out_of_pages);
+  EXPECT_EQ(manager.reserve(seq, kMost), Status::out_of_pages);
+  manager.check();
+}
+
+TEST(KvManagerRegression, AnExpectedLengthPastThePoolIsNoOverflow) {
+  for (const std::string policy : {"run", "fifo"}) {
+    KvManager manager({.pages = 8, .page_size = 1, .policy = policy});
+    SeqId seq;
+    ASSERT_EQ(manager.create({.expected_tokens = std::numeric_limits<std::int64_t>::max()}, seq),
+              Status::ok);
+    ASSERT_EQ(manager.append(seq, 2), Status::ok);
+    EXPECT_EQ(manager.available_pages(), 5);
+    manager.check();
+  }
+}
+
+TEST(KvManagerRegression, AHintOutsideThePoolIsAnErrorAndNoReadPastTheBitmaps) {
+  for (const std::string_view policy : placement_names()) {
+    PageAllocator allocator({.pages = 8, .placement = {.policy = std::string(policy)}});
+    std::vector<PageId> out(1);
+    for (const std::int32_t after : {-2, 8, std::numeric_limits<std::int32_t>::max(),
+                                     std::numeric_limits<std::int32_t>::min()}) {
+      EXPECT_THROW((void)allocator.allocate({.take = {.after = PageId{after}}}, out), PageError);
+    }
+    EXPECT_EQ(allocator.available(), 7);
+    EXPECT_EQ(allocator.allocate({.take = {.after = PageId{7}}}, out), Status::ok);
+    allocator.check();
+  }
+}
+
+TEST(KvManagerRegression, APageOutsideThePoolInTheArgumentOfCheckIsAnError) {
+  const KvManager manager({.pages = 8, .page_size = 1});
+  for (const PageId page : {PageId{-1}, PageId{8}}) {
+    EXPECT_THROW(manager.check({&page, 1}), PageError);
+  }
 }
 
 }  // namespace

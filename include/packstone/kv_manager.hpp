@@ -30,7 +30,7 @@ namespace packstone {
 
 struct KvManagerOptions {
   PageCount pages{0};         ///< of the pool, the reserved page 0 included; 1 .. kPagesMax
-  std::int64_t page_size{1};  ///< slots a page, >= 1
+  std::int64_t page_size{1};  ///< slots a page, >= 1; pages x page_size must fit in 64 bits
   std::string policy{"run"};  ///< see placement_names()
   std::int64_t sequences_max{std::numeric_limits<std::int32_t>::max()};  ///< live at a time, >= 1
 };
@@ -200,6 +200,8 @@ class KvManager {
     std::uint64_t digest{0};
   };
   [[nodiscard]] Checkpoint checkpoint() const;
+  /// Throws InvalidArgument and changes nothing when the checkpoint contradicts itself or does not
+  /// fit this pool. Handles given out since the checkpoint are stale afterwards.
   void restore(const Checkpoint& checkpoint);
 
   /// O(pool + tables): verifies every invariant above; throws InvariantError naming the first that
@@ -236,6 +238,8 @@ class KvManager {
   /// Throws InvalidArgument when this batch has named the sequence before.
   void stamp(SeqId seq, Sequence& sequence);
   void release_from(Sequence& sequence, std::int64_t first_page);
+  /// Throws InvalidArgument when tables and references of the checkpoint do not agree.
+  void require_sound(const Checkpoint& checkpoint) const;
   /// Throws PageError when a move goes to a page that take_copies has yet to tell of: the copy
   /// would read or overwrite what was moved there.
   void require_no_waiting_copy(std::span<const PageMove> moves) const;

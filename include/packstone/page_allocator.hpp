@@ -46,7 +46,7 @@ class PageAllocator {
     bool from_hold{false};  ///< draw on what `hold` has set aside
   };
   /// Fills `out` with live pages of one reference each, or returns out_of_pages and leaves
-  /// everything as it was.
+  /// everything as it was. Throws PageError for a page `take.after` outside the pool.
   Status allocate(const Request& request, std::span<PageId> out);
   /// Tells the policy of the batch that follows; see Placement::prepare.
   void prepare(const BatchDemand& demand) { placement_->prepare(demand); }

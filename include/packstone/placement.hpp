@@ -48,7 +48,7 @@ struct BatchDemand {
 };
 
 struct TakeRequest {
-  StreamIndex stream{kNoStream};  ///< whose room to use and to renew
+  StreamIndex stream{kNoStream};  ///< whose room to use and to renew; small numbers
   PageId after{kNoPage};          ///< the page to continue, or kNoPage for a new sequence
   PageCount expected{-1};  ///< pages the owner will ask for after these; -1 when it cannot tell
 };
