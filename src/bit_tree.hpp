@@ -22,7 +22,7 @@ class BitTree {
 
   BitTree() = default;
   /// The empty set of integers 0 .. size - 1.
-  explicit BitTree(std::int64_t size) {
+  explicit BitTree(std::int64_t size) : size_(size) {
     std::int64_t words = size;
     do {
       words = (words + 63) / 64;
@@ -30,6 +30,8 @@ class BitTree {
     } while (words > 1);
   }
 
+  /// Integers that could be members; 0 for a default-constructed tree.
+  [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] bool empty() const { return count_ == 0; }
   [[nodiscard]] bool contains(std::int64_t i) const {
@@ -108,6 +110,7 @@ class BitTree {
   static unsigned bit(std::int64_t i) { return static_cast<unsigned>(i & 63); }
 
   std::vector<std::vector<std::uint64_t>> levels_;
+  std::int64_t size_{0};
   std::int64_t count_{0};
 };
 

@@ -16,6 +16,11 @@ std::string name_of(SeqId seq) {
   return "sequence " + std::to_string(seq.index) + "." + std::to_string(seq.generation);
 }
 
+std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
+  return a > std::numeric_limits<std::int64_t>::max() - b ? std::numeric_limits<std::int64_t>::max()
+                                                          : a + b;
+}
+
 PageAllocatorOptions allocator_options(const KvManagerOptions& options) {
   return {.pages = options.pages,
           .placement = {.policy = options.policy, .page_size = options.page_size}};
@@ -89,12 +94,16 @@ void KvManager::stamp(SeqId seq, Sequence& sequence) {
   sequence.batch = batch_;
 }
 
+PageId KvManager::last_written(const Sequence& sequence) const {
+  return sequence.pages[static_cast<std::size_t>(sequence.length / page_size_)];
+}
+
 KvManager::Need KvManager::need(const Sequence& sequence, TokenCount length) const {
   Need result;
   const auto have = static_cast<PageCount>(sequence.pages.size());
   result.pages = std::max<PageCount>(pages_for(length, page_size_) - have, 0);
   if (length > sequence.length && sequence.length % page_size_ != 0) {
-    const PageId last = sequence.pages[static_cast<std::size_t>(sequence.length / page_size_)];
+    const PageId last = last_written(sequence);
     const FreeSet& set = allocator_.set();
     result.copy = set.references(last) - set.pins(last) > 1;
     result.pages += result.copy ? 1 : 0;
@@ -162,7 +171,11 @@ Status KvManager::create(const CreateOptions& options, SeqId& out) {
   Sequence& sequence = sequences_[out.index];
   sequence.pages.assign(options.prefix.begin(), options.prefix.end());
   sequence.length = static_cast<TokenCount>(options.prefix.size()) * page_size_;
-  note(detail::kCreate, out.index, static_cast<std::uint64_t>(sequence.length));
+  note(detail::kCreate, (std::uint64_t{sequence.owner} << 32U) | out.index,
+       static_cast<std::uint64_t>(sequence.expected));
+  for (const PageId page : options.prefix) {
+    note(detail::kPrefix, out.index, static_cast<std::uint64_t>(index_of(page)));
+  }
   return Status::ok;
 }
 
@@ -178,11 +191,23 @@ Status KvManager::append(SeqId seq, TokenCount tokens) {
   return extend({&growth, 1});
 }
 
+PageCount KvManager::spared_copies(std::vector<PageId>& shared) const {
+  std::ranges::sort(shared);
+  PageCount spared = 0;
+  const FreeSet& set = allocator_.set();
+  for (std::size_t i = 0; i < shared.size();) {
+    const std::size_t first = i;
+    while (i < shared.size() && shared[i] == shared[first]) ++i;
+    const auto writers = static_cast<std::int32_t>(i - first);
+    if (writers == set.references(shared[first]) - set.pins(shared[first])) spared += 1;
+  }
+  return spared;
+}
+
 Status KvManager::extend(std::span<const Growth> batch, std::vector<SlotId>* slots) {
   batch_ += 1;
   BatchDemand demand{.sequences = static_cast<std::int64_t>(batch.size())};
-  const PageCount available = allocator_.available();
-  bool short_of_pages = false;
+  std::vector<PageId> shared;
   for (const Growth& growth : batch) {
     Sequence& sequence = at(growth.seq);
     if (growth.length < sequence.length) {
@@ -191,15 +216,16 @@ Status KvManager::extend(std::span<const Growth> batch, std::vector<SlotId>* slo
                             std::to_string(growth.length) + " tokens");
     }
     stamp(growth.seq, sequence);
-    const PageCount pages = need(sequence, growth.length).pages;
-    short_of_pages = short_of_pages || pages > available - demand.pages;
-    if (short_of_pages) continue;  // the rest is still searched for the caller's mistakes
-    demand.pages += pages;
-    demand.tokens += growth.length - sequence.length;
+    const Need wanted = need(sequence, growth.length);
+    if (wanted.copy) shared.push_back(last_written(sequence));
+    demand.pages = saturated_sum(demand.pages, wanted.pages);
+    demand.tokens = saturated_sum(demand.tokens, growth.length - sequence.length);
   }
-  if (short_of_pages) return shortage(Status::out_of_pages);
-
+  demand.pages -= spared_copies(shared);
   allocator_.prepare(demand);
+  if (demand.pages > allocator_.available()) return shortage(Status::out_of_pages);
+
+  note(detail::kBatch, batch.size(), 0);
   for (const Growth& growth : batch) {
     Sequence& sequence = sequences_[growth.seq.index];
     grow(growth.seq.index, growth.length, need(sequence, growth.length));
@@ -224,14 +250,19 @@ Status KvManager::decode(std::span<const SeqId> batch, std::span<SlotId> slots) 
   BatchDemand demand{.tokens = static_cast<TokenCount>(batch.size()),
                      .sequences = static_cast<std::int64_t>(batch.size()),
                      .decode = true};
+  std::vector<PageId> shared;
   for (const SeqId seq : batch) {
     Sequence& sequence = at(seq);
     stamp(seq, sequence);
-    demand.pages += need(sequence, sequence.length + 1).pages;
+    const Need wanted = need(sequence, sequence.length + 1);
+    if (wanted.copy) shared.push_back(last_written(sequence));
+    demand.pages += wanted.pages;
   }
+  demand.pages -= spared_copies(shared);
+  allocator_.prepare(demand);
   if (demand.pages > allocator_.available()) return shortage(Status::out_of_pages);
 
-  allocator_.prepare(demand);
+  note(detail::kBatch, batch.size(), 1);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     Sequence& sequence = sequences_[batch[i].index];
     const Need wanted = need(sequence, sequence.length + 1);
@@ -256,8 +287,8 @@ Status KvManager::reserve(SeqId seq, TokenCount tokens) {
   }
   const TokenCount length = sequence.length + tokens;
   const Need wanted = need(sequence, length);
-  if (wanted.pages > allocator_.available()) return shortage(Status::out_of_pages);
   allocator_.prepare({.pages = wanted.pages, .tokens = tokens, .sequences = 1});
+  if (wanted.pages > allocator_.available()) return shortage(Status::out_of_pages);
   grow(seq.index, length, wanted);
   note(detail::kReserve, seq.index, static_cast<std::uint64_t>(length));
   return Status::ok;

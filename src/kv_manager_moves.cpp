@@ -67,7 +67,8 @@ void KvManager::pin(SeqId seq, std::int64_t first, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     allocator_.pin(sequence.pages[static_cast<std::size_t>(first + i)]);
   }
-  note(detail::kPin, seq.index, static_cast<std::uint64_t>(first * 0x10001 + count));
+  note(detail::kPin, seq.index, static_cast<std::uint64_t>(first));
+  note(detail::kRange, seq.index, static_cast<std::uint64_t>(count));
 }
 
 void KvManager::unpin(SeqId seq, std::int64_t first, std::int64_t count) {
@@ -82,7 +83,8 @@ void KvManager::unpin(SeqId seq, std::int64_t first, std::int64_t count) {
     }
   }
   for (const PageId page : pages) allocator_.unpin(page);
-  note(detail::kUnpin, seq.index, static_cast<std::uint64_t>(first * 0x10001 + count));
+  note(detail::kUnpin, seq.index, static_cast<std::uint64_t>(first));
+  note(detail::kRange, seq.index, static_cast<std::uint64_t>(count));
 }
 
 PoolSnapshot KvManager::snapshot() const {
@@ -189,6 +191,12 @@ void KvManager::apply(std::span<const PageMove> moves, std::span<const TablePatc
     }
   }
   counters_.pages_moved += static_cast<std::int64_t>(moves.size());
+}
+
+PageCount KvManager::reclaim(Epoch reached) {
+  const PageCount freed = allocator_.reclaim(reached);
+  if (freed > 0) note(detail::kReclaim, static_cast<std::uint64_t>(freed), 0);
+  return freed;
 }
 
 KvManager::Checkpoint KvManager::checkpoint() const {

@@ -19,6 +19,10 @@ enum Operation : std::uint64_t {
   kPin = 9,
   kUnpin = 10,
   kMove = 11,
+  kReclaim = 12,
+  kBatch = 13,
+  kPrefix = 14,
+  kRange = 15,
 };
 
 }  // namespace packstone::detail

@@ -35,6 +35,7 @@ Status PageAllocator::allocate(const Request& request, std::span<PageId> out) {
     if (count > held_) return Status::out_of_pages;
     held_ -= count;
   } else if (count > available()) {
+    placement_->prepare({.pages = count, .tokens = count * placement_options_.page_size});
     return Status::out_of_pages;
   }
   placement_->take(request.take, out);

@@ -28,7 +28,7 @@ void RunIndex::add(PageRun run) {
   heads_.insert(first);
   tails_.insert(last);
   BitTree& size_class = classes_[class_of(run.count)];
-  if (size_class.empty()) size_class = BitTree(static_cast<std::int64_t>(lengths_.size()));
+  if (size_class.size() == 0) size_class = BitTree(static_cast<std::int64_t>(lengths_.size()));
   size_class.insert(first);
   pages_ += run.count;
 }

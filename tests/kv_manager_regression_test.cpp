@@ -204,5 +204,93 @@ TEST(KvManagerRegression, APageOutsideThePoolInTheArgumentOfCheckIsAnError) {
   }
 }
 
+TEST(KvManagerRegression, TheLastWriterOfASharedTailNeedsNoPageForIt) {
+  // Three share a page of which two write in one batch with one page free; then the two left do.
+  for (const bool as_decode : {false, true}) {
+    KvManager manager({.pages = 4, .page_size = 4, .policy = "fifo"});
+    const SeqId a = grown(manager, 2);
+    SeqId b;
+    SeqId c;
+    ASSERT_EQ(manager.fork(a, 2, b), Status::ok);
+    ASSERT_EQ(manager.fork(a, 2, c), Status::ok);
+    const SeqId filler = grown(manager, 4);
+    const std::vector<SeqId> pair = {a, b};
+    const std::vector<Growth> growths = {{a, 3}, {b, 3}};
+    const auto grow = [&] { return as_decode ? manager.decode(pair) : manager.extend(growths); };
+    ASSERT_EQ(manager.available_pages(), 1);
+    EXPECT_EQ(grow(), Status::out_of_pages);
+    manager.finish(c);
+    EXPECT_EQ(grow(), Status::ok);
+    EXPECT_EQ(manager.take_copies().size(), 1U);
+    EXPECT_NE(manager.slot(a, 2), manager.slot(b, 2));
+    manager.check();
+    manager.finish(filler);
+  }
+}
+
+TEST(KvManagerRegression, TheDigestTellsEveryInputOfACall) {
+  const auto digest_of = [](auto&& calls) {
+    KvManager manager({.pages = 65600, .page_size = 1, .policy = "fifo"});
+    const SeqId seq = grown(manager, 65590);
+    manager.allocator().retain(manager.pages(seq).first(2));
+    calls(manager, seq);
+    return manager.digest();
+  };
+  const auto create = [&](const KvManager::CreateOptions& options) {
+    return digest_of([&](KvManager& m, SeqId /*seq*/) {
+      SeqId out;
+      ASSERT_EQ(m.create(options, out), Status::ok);
+    });
+  };
+  const PageId first{1};
+  const PageId second{2};
+  EXPECT_NE(create({.expected_tokens = 3}), create({.expected_tokens = 4}));
+  EXPECT_NE(create({.owner = 3}), create({.owner = 4}));
+  EXPECT_NE(create({.prefix = {&first, 1}}), create({.prefix = {&second, 1}}));
+  EXPECT_NE(digest_of([](KvManager& m, SeqId s) { m.pin(s, 0, 0x10001); }),
+            digest_of([](KvManager& m, SeqId s) { m.pin(s, 1, 0); }));
+
+  // Reclaiming makes pages free: ranks whose events fired in another order must notice.
+  const auto moved = [&](Epoch reached) {
+    return digest_of([&](KvManager& m, SeqId s) {
+      const PageMove move{m.pages(s)[5], PageId{65599}};
+      const TablePatch patch{.seq = s, .index = 5, .move = move};
+      m.apply({&move, 1}, {&patch, 1}, 3);
+      (void)m.reclaim(reached);
+    });
+  };
+  EXPECT_NE(moved(2), moved(3));
+  EXPECT_EQ(moved(3), moved(4));
+
+  // `sorted` places one batch of two and two batches of one differently.
+  const auto batched = [&](bool together) {
+    return digest_of([&](KvManager& m, SeqId s) {
+      SeqId other;
+      ASSERT_EQ(m.create(other), Status::ok);
+      const std::vector<SeqId> both = {s, other};
+      if (together) {
+        ASSERT_EQ(m.decode(both), Status::ok);
+      } else {
+        ASSERT_EQ(m.decode({both.data(), 1}), Status::ok);
+        ASSERT_EQ(m.decode({both.data() + 1, 1}), Status::ok);
+      }
+    });
+  };
+  EXPECT_NE(batched(true), batched(false));
+}
+
+TEST(KvManagerRegression, SortedMergesAlsoWhenTheBatchIsRefused) {
+  // SGLang merges before it tests for shortage, so the next batch that fits starts at page 1.
+  for (const std::int64_t page_size : {1, 4}) {
+    KvManager manager({.pages = 9, .page_size = page_size, .policy = "sorted"});
+    const SeqId first = grown(manager, page_size * 2);
+    const SeqId second = grown(manager, page_size * 2);
+    manager.finish(first);
+    EXPECT_EQ(manager.append(second, page_size * 20), Status::out_of_pages);
+    EXPECT_EQ(manager.append(second, page_size), Status::ok);
+    EXPECT_EQ(manager.pages(second).back(), PageId{1});
+  }
+}
+
 }  // namespace
 }  // namespace packstone

@@ -175,12 +175,13 @@ class KvManager {
   /// or InvalidArgument and changes nothing when any move or patch does not fit the present state:
   /// a plan grown stale is refused, not half applied.
   void apply(std::span<const PageMove> moves, std::span<const TablePatch> patches, Epoch epoch);
-  /// Frees the pages that were retired at or before `reached`.
-  PageCount reclaim(Epoch reached) { return allocator_.reclaim(reached); }
+  /// Frees the pages that were retired at or before `reached`. Returns how many.
+  PageCount reclaim(Epoch reached);
 
   // ---- the whole ----
 
-  /// Hash of every call so far that changed something: equal on ranks that saw the same calls.
+  /// Hash of every call of this class so far that changed something: equal on ranks that saw the
+  /// same calls. Calls made on `allocator()` directly are not in it.
   [[nodiscard]] std::uint64_t digest() const { return digest_; }
 
   /// Metadata of every sequence (no KV bytes). A restored manager hands out free pages in ascending
@@ -230,6 +231,11 @@ class KvManager {
   [[nodiscard]] Sequence& at(SeqId seq);
   [[nodiscard]] const Sequence& at(SeqId seq) const;
   [[nodiscard]] Need need(const Sequence& sequence, TokenCount length) const;
+  /// The page that holds the last token of a sequence whose last page is partial.
+  [[nodiscard]] PageId last_written(const Sequence& sequence) const;
+  /// Copies fewer than one per writer: when the writers of a batch are all who share a page, the
+  /// last of them has it alone by its turn. `shared` has one entry per writer; it is sorted.
+  [[nodiscard]] PageCount spared_copies(std::vector<PageId>& shared) const;
   /// Grows the table so that `length` tokens fit; the caller has tested the capacity of the pool.
   void grow(std::uint32_t index, TokenCount length, const Need& need);
   [[nodiscard]] Status shortage(Status status);

@@ -4,20 +4,18 @@
 /// @file
 /// Placement policies: which free pages an allocation gets.
 ///
-/// | name     | takes                                    | gives back |
-/// |----------|------------------------------------------|-----------------------------------------------------------|
-/// | `fifo`   | the head of a list                       | page size 1: appended, in the order
-/// given; larger: the    | |          |                                          | ascending pages
-/// of each call prepended (SGLang's default) | | `lifo`   | the head of a list | pushed at the
-/// head, last one first out                    | | `sorted` | ascending | set aside; merged and
-/// sorted on shortage (need_sort)      | | `lowest` | the lowest addresses (first fit)         | at
-/// once                                                   | | `run`    | the owner's room, then the
-/// pages behind  | coalesced with the free neighbours                        | |          | its
-/// last one, then a best-fit run        | |
+/// - `fifo`: takes the head of a list. Page size 1: freed pages are appended, in the order given;
+///   larger: the ascending pages of each call are prepended (SGLang's default).
+/// - `lifo`: takes the head of a list; freed pages are pushed there, last one first out.
+/// - `sorted`: takes ascending pages; freed ones are set aside, and merged when a batch could run
+///   short (SGLang's need_sort).
+/// - `lowest`: takes the lowest addresses (first fit); freed pages go back at once.
+/// - `run`: takes the owner's room, then the pages behind its last one, then a best-fit run; freed
+///   pages join their free neighbours.
 ///
 /// `fifo` and `sorted` hand out the ids of SGLang's TokenToKVPoolAllocator and
 /// PagedTokenToKVPoolAllocator (need_sort off and on), in the same order, for the same stream of
-/// calls.
+/// calls. That contract has `sorted` merge also when the batch is refused for want of pages.
 ///
 /// A policy owns the order of the free pages and the room kept ahead of sequences; it moves pages
 /// between *free* and *reserved* in the FreeSet. It decides from the stream of calls alone: no
@@ -64,7 +62,7 @@ class Placement {
   [[nodiscard]] PageCount available() const {
     return set_.count(PageState::free) + set_.count(PageState::reserved);
   }
-  /// Tells of a batch before its takes.
+  /// Tells of a batch before its takes, also of one that turns out to be short of pages.
   virtual void prepare(const BatchDemand& demand);
   /// Fills `out` with distinct free or reserved pages, which the caller makes live at once.
   /// Requires out.size() <= available().
