@@ -63,6 +63,16 @@ void append_client(const ClientProfile& client, std::int32_t number, double rate
 
 }  // namespace
 
+void check_block_ids(std::size_t count) {
+  constexpr std::size_t kBlockIdsMax = std::size_t{1} << 28U;
+  if (count > kBlockIdsMax) {
+    throw InvalidArgument(
+        fmt::format("the workload needs more than {} block ids: ask for fewer requests, or for a "
+                    "larger block",
+                    kBlockIdsMax));
+  }
+}
+
 QuantileTable::QuantileTable(std::span<const std::int32_t> values) : values_(values) {
   PACKSTONE_ASSERT(values.size() == kQuantilePoints);
 }
@@ -147,7 +157,18 @@ std::vector<std::int64_t> drifting_arrivals(const DriftingArrivals& process, std
       gap = mean_gap();
     }
   }
+  stretch_to_rate(times, process.rate);
   return times;
+}
+
+void stretch_to_rate(std::vector<std::int64_t>& times, double rate) {
+  if (times.size() < 2 || times.back() == 0) return;
+  const double wanted = static_cast<double>(times.size() - 1) / rate;
+  const double factor =
+      wanted * static_cast<double>(kNanosPerSecond) / static_cast<double>(times.back());
+  for (std::int64_t& time : times) {
+    time = static_cast<std::int64_t>(static_cast<double>(time) * factor);
+  }
 }
 
 std::vector<ClientArrival> client_arrivals(std::span<const ClientProfile> clients, double rate,

@@ -8,6 +8,7 @@
 #include <sim/prng.hpp>
 #include <sim/request.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -53,6 +54,9 @@ class LengthHistogram {
   std::vector<Step> steps_;
 };
 
+/// Throws InvalidArgument when a workload would hold more block ids than fit (2^28, as for traces).
+void check_block_ids(std::size_t count);
+
 /// Shape of the Weibull distribution whose coefficient of variation is `cv`; its scale for mean 1
 /// comes with it.
 struct WeibullShape {
@@ -75,10 +79,14 @@ struct DriftingArrivals {
   double rate;            ///< mean a second
   double cv;              ///< of the gaps, at constant rate
   double drift{0.0};      ///< standard deviation of ln rate
-  double drift_s{600.0};  ///< correlation time
+  double drift_s{300.0};  ///< correlation time
 };
 [[nodiscard]] std::vector<std::int64_t> drifting_arrivals(const DriftingArrivals& process,
                                                           std::int64_t count, Prng& prng);
+
+/// Stretches ascending times from 0 so that their mean gap is 1 / rate: a bursty process misses its
+/// mean rate by tens of percent over one run, and the load of a run should not depend on its seed.
+void stretch_to_rate(std::vector<std::int64_t>& times, double rate);
 
 /// A client of a mixed workload.
 struct ClientProfile {
