@@ -102,8 +102,8 @@ TEST(KvManagerModel, LargePoolsAreCheckedNowAndThen) {
   for (const std::string_view policy : placement_names()) {
     for (const std::int64_t page_size : {1, 16, 64}) {
       if (HasFailure()) return;
-      run({.pages = 2000, .page_size = page_size, .policy = std::string(policy)}, run_seed++, 4000,
-          97);
+      run({.pages = 2000, .page_size = page_size, .policy = std::string(policy)}, run_seed++, 2000,
+          151);
     }
   }
 }
