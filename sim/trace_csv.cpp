@@ -21,10 +21,11 @@ class Columns {
     std::size_t found = kAbsent;
     for (std::size_t i = 0; i < names_.size(); ++i) {
       if (names_[i] != name) continue;
-      if (found != kAbsent) fault = {"bad_header", fmt::format("two columns are called {}", name)};
+      if (found != kAbsent && !fault)
+        fault = {"bad_header", fmt::format("two columns are called {}", name)};
       found = i;
     }
-    if (found == kAbsent && needed) {
+    if (found == kAbsent && needed && !fault) {
       fault = {"bad_header", fmt::format("the header has no column {}", name)};
     }
     return found;

@@ -46,7 +46,7 @@ std::vector<WorkloadInfo> make_list() {
                   "Azure LLM 2023 conversation",
                   {requests("19366"), rate("5.5"),
                    number("cv", "1.06", 0.1, 50, "CV of the gaps at constant rate"),
-                   number("drift", "0.22", 0, 2, "standard deviation of ln rate")}});
+                   number("drift", "0.25", 0, 2, "standard deviation of ln rate")}});
   list.push_back(
       {"code-azure",
        "code completion: long prompts, short answers, arrivals in violent bursts",
@@ -75,7 +75,7 @@ std::vector<WorkloadInfo> make_list() {
        "coding agents: closed-loop sessions that grow to 10^5 tokens and wait for tools and people",
        "TraceLab (UW SyFI), with the prefix layers of AIPerf",
        {requests("5000"), number("session_rate", "0.05", 1e-4, 1e3, "sessions begun a second"),
-        number("steps", "36", 1, 1e4, "mean steps of a session"),
+        number("steps", "40", 1, 1e4, "mean steps of a session"),
         number("tail", "0.08", 0, 1, "share of steps that append 10,000 tokens or more"),
         number("human", "0.15", 0, 1, "share of steps that wait for a person, not for a tool"),
         number("compact", "0.0025", 0, 1, "chance a step drops 64,000 tokens or more, if it can"),

@@ -117,8 +117,8 @@ class ChatPrefixes {
   // prompts 12.0 k). The factors also make up for gaps that reach before the start, and for prompts
   // of one block, which cannot continue.
   static constexpr std::int64_t kLong = 14;
-  static constexpr double kLongFactor = 1.22;
-  static constexpr double kShortFactor = 0.94;
+  static constexpr double kLongFactor = 1.19;
+  static constexpr double kShortFactor = 0.96;
 
   // The last block of a prompt is partial, so the next turn does not have it.
   [[nodiscard]] std::int64_t kept_of(std::int64_t index) const {
@@ -214,7 +214,8 @@ Workload longchat_mooncake(const Parameters& parameters, std::uint64_t seed) {
   Prng arrivals = Prng::stream(seed, "arrivals");
   Prng lengths = Prng::stream(seed, "lengths");
   Prng prefixes = Prng::stream(seed, "prefixes");
-  const DriftingArrivals process{.rate = parameters.number("rate"), .cv = parameters.number("cv")};
+  const DriftingArrivals process{
+      .rate = parameters.number("rate"), .cv = parameters.number("cv"), .drift = 0.06};
   const double tick_ns = parameters.number("tick") * static_cast<double>(kNanosPerSecond);
   const std::int64_t tick = std::max<std::int64_t>(static_cast<std::int64_t>(tick_ns), 1);
   Workload workload;
