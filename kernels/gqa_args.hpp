@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What the GQA kernels are launched with: shapes as constexpr policy values, the schedule in
+/// memory, the arguments.
+///
+/// ## Schedule
+/// A *segment* is a block of rows of one sequence and one group of kv heads, over all of the
+/// sequence's tokens; its work is counted in *tiles* of tokens. Segments of all sequences laid end
+/// to end are one line of tiles, which is cut into equal shares, one a *worker*, so that all
+/// workers end together whatever the lengths ("Stream-K", Osama et al., 2023). A worker keeps its
+/// copy pipeline running from one segment into the next. A segment that falls to several workers
+/// leaves one partial result at each and is merged by `combine`. A worker can hold at most two
+/// partials, so the scratch depends on the number of workers alone. With fixed pieces
+/// (PlanOptions::splits, batch_invariant) shares are rounded to piece boundaries, and each piece of
+/// a cut segment leaves a partial.
+
+#include <packstone/verify_params.hpp>
+
+#include <cstdint>
+
+namespace packstone::kernels {
+
+/// How rows map to warps.
+enum class GqaShape : std::uint8_t {
+  few_rows,   ///< up to 16 rows a segment: every warp is on its own, with its own stretch of tokens
+              ///< or kv head
+  many_rows,  ///< 64 rows a segment: four warps of 16 rows share each tile
+};
+
+/// A kernel's shape. Everything follows from these three.
+struct GqaPolicy {
+  std::int32_t head_dim;
+  KvType type;
+  GqaShape shape;
+
+  static constexpr std::int32_t kWarps = 4;
+  [[nodiscard]] constexpr std::int32_t threads() const { return 32 * kWarps; }
+  [[nodiscard]] constexpr bool few() const { return shape == GqaShape::few_rows; }
+  /// Rows of a segment.
+  [[nodiscard]] constexpr std::int32_t rows() const { return few() ? 16 : 16 * kWarps; }
+  /// Bytes of one row of one head.
+  [[nodiscard]] constexpr std::int32_t row_bytes() const {
+    return head_dim * (type == KvType::e4m3 ? 1 : 2);
+  }
+  /// Tokens of a tile. 32 is as many as a warp has lanes to hold addresses; 16 is one step of the
+  /// second product, taken where registers (head_dim 256) or the number of stages (256-byte rows,
+  /// each warp with its own) ask for it.
+  [[nodiscard]] constexpr std::int32_t tile_tokens() const {
+    if (head_dim == 256) return 16;
+    return few() && row_bytes() >= 256 ? 16 : 32;
+  }
+  /// Bytes of a ring unit: K or V of a tile.
+  [[nodiscard]] constexpr std::int32_t unit_bytes() const { return tile_tokens() * row_bytes(); }
+  /// Few rows wait on memory, so one block takes the whole multiprocessor's ring; many rows wait on
+  /// arithmetic, so two blocks share it.
+  [[nodiscard]] constexpr std::int32_t blocks_per_multiprocessor() const { return few() ? 1 : 2; }
+  /// Units of one ring, at most 8.
+  [[nodiscard]] constexpr std::int32_t units() const {
+    const std::int32_t fits = (few() ? 24 : 48) * 1024 / unit_bytes();
+    return fits < 8 ? fits : 8;
+  }
+  /// Bytes of all rings of a block.
+  [[nodiscard]] constexpr std::int32_t ring_bytes() const {
+    return units() * unit_bytes() * (few() ? kWarps : 1);
+  }
+  /// Two cursors a warp, of at most 64 bytes each, lie behind the rings.
+  [[nodiscard]] constexpr std::int32_t shared_bytes() const { return ring_bytes() + 128 * kWarps; }
+};
+
+/// Per-block limit of compute capability 12.0, which is also within those of 8.0 (166,912), 8.9
+/// and 9.0 (232,448).
+inline constexpr std::int32_t kSharedBytesMax = 101'376;
+
+static_assert(GqaPolicy{128, KvType::bf16, GqaShape::few_rows}.shared_bytes() == 98'816);
+static_assert(GqaPolicy{256, KvType::bf16, GqaShape::few_rows}.shared_bytes() <= kSharedBytesMax);
+static_assert(GqaPolicy{64, KvType::bf16, GqaShape::few_rows}.shared_bytes() <= kSharedBytesMax);
+
+/// The schedule, written by `gqa_plan` and read by the kernels.
+struct GqaSchedule {
+  std::int64_t*
+      tiles_before;  ///< [lines + 1] tiles of the segments of earlier lines; the last is the total
+  std::int64_t* parts_before;   ///< [lines + 1] partials of earlier lines; only with fixed pieces
+  std::int32_t* line_sequence;  ///< [lines] with sparse lists: sequence of a query token, -1 where
+                                ///< it has none
+  std::uint64_t* words;         ///< [tokens_max, words_stride] ancestor words made of parents
+  std::int32_t words_stride;    ///< words
+  std::int32_t lines;  ///< sequences, or query tokens with sparse lists (each has its own tokens)
+  std::int32_t workers;
+  std::int32_t
+      worker_tiles_min;  ///< a worker's least share, below which merging costs more than it saves
+  std::int32_t splits;   ///< > 0: pieces of a segment
+  std::int32_t piece_tiles;  ///< > 0: tiles of a piece; both 0: shares cut anywhere
+};
+
+/// Arguments of every GQA kernel.
+struct GqaArgs {
+  VerifyParams params;
+  GqaSchedule schedule;
+  std::int32_t group;       ///< heads a kv head
+  std::int32_t head_block;  ///< kv heads that neighbouring warps of a block take at the same tokens
+                            ///< (few rows): 4, 2, 1
+  float* partial_out;       ///< [parts, rows, head_dim], normalised
+  float* partial_lse;       ///< [parts, rows], base 2
+};
+
+/// Whether pieces are of a fixed length, so that bits do not depend on the other lines.
+constexpr bool gqa_has_fixed_pieces(const GqaSchedule& schedule) {
+  return schedule.splits > 0 || schedule.piece_tiles > 0;
+}
+
+/// Parts that the scratch has room for.
+constexpr std::int64_t gqa_parts_max(const GqaSchedule& schedule, std::int64_t segments_max,
+                                     std::int64_t tiles_max) {
+  if (schedule.splits > 0) return segments_max * schedule.splits;
+  if (schedule.piece_tiles > 0) {
+    return segments_max * ((tiles_max + schedule.piece_tiles - 1) / schedule.piece_tiles);
+  }
+  return std::int64_t{2} * schedule.workers;
+}
+
+}  // namespace packstone::kernels

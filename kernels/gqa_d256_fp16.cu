@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gqa_instance.cuh"
+
+template const void* packstone::kernels::gqa_kernel<256, packstone::KvType::fp16>(GqaShape shape);
