@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What the scripts share: the package list, its installation, and configuring by preset. Sourced from the root of
+# the tree, never run.
+
+# All that the host half, its tests and its benchmarks need, by the names of Debian 12 and Ubuntu 24.04.
+packstone_packages=(
+  g++ cmake ninja-build ccache git ca-certificates
+  libcli11-dev libfmt-dev nlohmann-json3-dev
+  libboost-dev libboost-iostreams-dev zlib1g-dev libzstd-dev
+  libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
+)
+
+# install_packages [PACKAGE...]: installs those of the list, and the ones named, that are missing.
+install_packages() {
+  local missing=() package
+  for package in "${packstone_packages[@]}" "$@"; do
+    if [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null) != ii* ]]; then
+      missing+=("$package")
+    fi
+  done
+  ((${#missing[@]} == 0)) && return 0
+  if ! command -v apt-get >/dev/null; then
+    echo "packstone: no apt-get here; install by hand what these Debian packages hold: ${missing[*]}" >&2
+    return 1
+  fi
+  echo "packstone: installing ${missing[*]}" >&2
+  local as_root=()
+  if ((EUID != 0)); then
+    if ! command -v sudo >/dev/null; then
+      echo "packstone: not root and no sudo; as root run: apt-get install ${missing[*]}" >&2
+      return 1
+    fi
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# configure PRESET [CMAKE ARGUMENTS]: configures build/PRESET. Cheap when nothing has changed.
+configure() {
+  local preset=$1
+  shift
+  # A toolkit that is installed but not on the path is the usual case for CUDA's own packages.
+  if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
+    export PATH="$PATH:/usr/local/cuda/bin"
+  fi
+  cmake --preset "$preset" "$@" >/dev/null
+}
