@@ -162,8 +162,10 @@ Status KvManager::create(const CreateOptions& options, SeqId& out) {
   std::vector<PageId> sorted(options.prefix.begin(), options.prefix.end());
   std::ranges::sort(sorted);
   if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
-    throw PageError(PageError::Kind::duplicate, *twice, 0,
-                    "page " + std::to_string(index_of(*twice)) + " stands twice in a prefix");
+    const OwnerTag owner = allocator_.set().owner(*twice);
+    throw PageError(PageError::Kind::duplicate, *twice, owner,
+                    "page " + std::to_string(index_of(*twice)) + " stands twice in a prefix, " +
+                        "owner tag " + std::to_string(owner));
   }
   if (live_ >= sequences_max_) return shortage(Status::out_of_sequences);
   allocator_.retain(options.prefix);
