@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/run_index.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <random>
+#include <vector>
+
+namespace packstone {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<PageRun> runs_of(const std::vector<bool>& free) {
+  std::vector<PageRun> runs;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(free.size()); ++i) {
+    if (!free[static_cast<std::size_t>(i)]) continue;
+    if (!runs.empty() && index_of(runs.back().first) + runs.back().count == i) {
+      runs.back().count += 1;
+    } else {
+      runs.push_back({PageId{i}, 1});
+    }
+  }
+  return runs;
+}
+
+TEST(RunIndex, JoinsNeighboursOnBothSides) {
+  RunIndex index(100);
+  index.insert({PageId{10}, 5});
+  index.insert({PageId{20}, 5});
+  EXPECT_THAT(index.runs(), ElementsAre(PageRun{PageId{10}, 5}, PageRun{PageId{20}, 5}));
+  index.insert({PageId{15}, 5});
+  EXPECT_THAT(index.runs(), ElementsAre(PageRun{PageId{10}, 15}));
+  EXPECT_EQ(index.at(PageId{10}), (PageRun{PageId{10}, 15}));
+  EXPECT_EQ(index.at(PageId{11}).count, 0);
+  EXPECT_EQ(index.at(PageId{100}).count, 0);
+}
+
+TEST(RunIndex, AFitIsTheShortestThatSufficesAndTheLowestOfEqualOnes) {
+  RunIndex index(1000);
+  index.insert({PageId{1}, 100});
+  index.insert({PageId{200}, 9});
+  index.insert({PageId{300}, 12});
+  index.insert({PageId{400}, 9});
+  EXPECT_EQ(index.best_fit(9), (PageRun{PageId{200}, 9}));
+  EXPECT_EQ(index.best_fit(10), (PageRun{PageId{300}, 12}));
+  EXPECT_EQ(index.best_fit(13), (PageRun{PageId{1}, 100}));
+  EXPECT_EQ(index.best_fit(101).count, 0);
+  EXPECT_EQ(index.longest(), (PageRun{PageId{1}, 100}));
+}
+
+TEST(RunIndex, ATouchOfEitherEndOfThePoolIsNoReadOutsideIt) {
+  RunIndex index(8);
+  index.insert({PageId{0}, 8});
+  EXPECT_EQ(index.best_fit(8).count, 8);
+  index.take_exact(PageId{7});
+  index.take_exact(PageId{0});
+  EXPECT_THAT(index.runs(), ElementsAre(PageRun{PageId{1}, 6}));
+  index.insert({PageId{0}, 1});
+  index.insert({PageId{7}, 1});
+  EXPECT_EQ(index.longest().count, 8);
+}
+
+TEST(RunIndex, FollowsABitmapThroughRandomTakesAndGifts) {
+  std::mt19937_64 random(4);
+  constexpr std::int32_t kPages = 300;
+  RunIndex index(kPages);
+  std::vector<bool> free(kPages, false);
+  for (int step = 0; step < 20'000; ++step) {
+    const auto page = static_cast<std::int32_t>(random() % kPages);
+    const auto at = static_cast<std::size_t>(page);
+    if (!free[at]) {
+      std::int32_t count = 1;
+      while (count < 9 && page + count < kPages && !free[at + static_cast<std::size_t>(count)]) {
+        count += 1;
+      }
+      index.insert({PageId{page}, count});
+      std::fill_n(free.begin() + page, count, true);
+    } else if (const PageRun run = index.at(PageId{page}); run.count > 0 && random() % 2 == 0) {
+      const auto count =
+          static_cast<std::int32_t>(1 + random() % static_cast<std::uint64_t>(run.count));
+      index.take_front(run.first, count);
+      std::fill_n(free.begin() + page, count, false);
+    } else {
+      index.take_exact(PageId{page});
+      free[at] = false;
+    }
+    const std::vector<PageRun> expected = runs_of(free);
+    ASSERT_EQ(index.runs(), expected) << "step " << step;
+    ASSERT_EQ(index.pages(), std::count(free.begin(), free.end(), true));
+    const auto wanted = static_cast<PageCount>(1 + random() % 12);
+    // Runs of the class of `wanted` itself may be passed over, longer ones never.
+    const auto sure = static_cast<PageCount>(std::bit_ceil(static_cast<std::uint64_t>(wanted)));
+    const PageCount most =
+        expected.empty() ? 0 : std::ranges::max(expected, {}, &PageRun::count).count;
+    const PageRun fit = index.best_fit(wanted);
+    ASSERT_TRUE(fit.count == 0 || (fit.count >= wanted && index.at(fit.first) == fit));
+    ASSERT_TRUE(fit.count > 0 || most < sure) << "a fit of " << wanted << " at step " << step;
+    ASSERT_FALSE(fit.count > 0 && most < wanted);
+    ASSERT_EQ(index.longest().count > 0, !expected.empty());
+  }
+}
+
+}  // namespace
+}  // namespace packstone
