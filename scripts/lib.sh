@@ -7,7 +7,7 @@
 packstone_packages=(
   g++ cmake ninja-build ccache git ca-certificates
   libcli11-dev libfmt-dev nlohmann-json3-dev
-  libboost-dev libboost-iostreams-dev zlib1g-dev libzstd-dev
+  libboost-dev libboost-iostreams-dev zlib1g-dev libzstd-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
 )
 
