@@ -74,7 +74,7 @@ __device__ Piece piece_of(const TileCursor& cursor, std::int64_t unit, std::int6
 }
 
 /// The piece that lane `lane` copies by itself.
-__device__ Piece lane_piece(const TileCursor& cursor, int lane) {
+[[maybe_unused]] __device__ Piece lane_piece(const TileCursor& cursor, int lane) {
   const MoveClass& c = cursor.current;
   const std::int64_t local = cursor.tile - cursor.tile_base;
   if (c.chunks > 1) {

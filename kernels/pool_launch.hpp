@@ -127,7 +127,7 @@ struct CommitArguments {
   std::int32_t plane_count{0};
   std::int64_t page_size{1};  ///< of the pool
   std::int64_t pages{0};
-  TokenTable table;
+  TokenTable table{};
   std::int32_t batch{0};
   const std::int32_t* lengths{nullptr};  ///< [batch] tokens before the nodes
   const std::int32_t* counts{nullptr};   ///< [batch] accepted nodes

@@ -47,7 +47,7 @@ struct PatchedArray {
 
 struct CompactorOptions {
   std::int64_t moves_max{4096};  ///< of one step, 1 .. 2^31 - 1
-  MoverTuning tuning;
+  MoverTuning tuning{};
   std::size_t staging_blocks{4};  ///< steps whose list may be on its way to the device
 };
 

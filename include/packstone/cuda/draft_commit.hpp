@@ -37,7 +37,7 @@ struct DraftCommitOptions {
 struct CommitBatch {
   /// Token-index (page_size 1) or page-index rows; a row must reach to token length + the last
   /// accepted node. Row b belongs to sequence b.
-  TokenTable table;
+  TokenTable table{};
   std::int32_t batch{0};                 ///< 0 .. batch_max; padded sequences have count 0
   const std::int32_t* lengths{nullptr};  ///< [batch] tokens before the tree, >= 0
   const std::int32_t* counts{nullptr};  ///< [batch] accepted nodes, 0 .. nodes_max; 0 moves nothing
