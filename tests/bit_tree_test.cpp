@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/bit_tree.hpp"
 
+#include <packstone/units.hpp>
+
 #include <gtest/gtest.h>
 
 #include <random>
@@ -56,6 +58,16 @@ TEST(BitTree, IsEmptyUntilSomethingIsInserted) {
   tree.erase(999);
   EXPECT_TRUE(tree.empty());
   EXPECT_EQ(BitTree().size(), 0);
+}
+
+TEST(BitTree, ReachesTheLastPageOfTheLargestPool) {
+  BitTree tree(kPagesMax);  // 272 MB
+  tree.insert(kPagesMax - 1);
+  tree.insert(1);
+  EXPECT_EQ(tree.next(2), kPagesMax - 1);
+  EXPECT_EQ(tree.previous(kPagesMax - 2), 1);
+  tree.erase(kPagesMax - 1);
+  EXPECT_EQ(tree.next(2), BitTree::kNone);
 }
 
 }  // namespace
