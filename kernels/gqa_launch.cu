@@ -61,7 +61,8 @@ T* take(std::int64_t* at, std::int64_t count) {
   return reinterpret_cast<T*>(begin);
 }
 
-Layout lay_out(const VerifyParams& params, const PlanOptions& options, const GqaDevice& device) {
+Layout lay_out(const VerifyParams& params, const PlanOptions& options,
+               const cuda::DeviceLimits& device) {
   const VerifyBounds& bounds = options.bounds;
   if (bounds.batch_max < 0 || bounds.tokens_max < 0 || bounds.q_len_max < 0 ||
       bounds.length_max < 0 || options.splits < 0 || options.split_tokens < 0) {
@@ -118,22 +119,8 @@ void move_base(T** pointer, void* base) {
 
 }  // namespace
 
-GqaDevice current_gqa_device() {
-  int device = 0;
-  PACKSTONE_CUDA_CHECK(cudaGetDevice(&device));
-  const auto attribute = [device](cudaDeviceAttr name) {
-    int value = 0;
-    PACKSTONE_CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
-    return value;
-  };
-  return {attribute(cudaDevAttrMultiProcessorCount),
-          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
-          10 * attribute(cudaDevAttrComputeCapabilityMajor) +
-              attribute(cudaDevAttrComputeCapabilityMinor)};
-}
-
 GqaPolicy gqa_policy(const VerifyParams& params, const PlanOptions& options,
-                     const GqaDevice& device) {
+                     const cuda::DeviceLimits& device) {
   const bool known_dim =
       params.head_dim_k == 64 || params.head_dim_k == 128 || params.head_dim_k == 256;
   if (params.kind != AttentionKind::gqa || !known_dim || params.head_dim_v != params.head_dim_k ||
@@ -148,25 +135,27 @@ GqaPolicy gqa_policy(const VerifyParams& params, const PlanOptions& options,
   GqaPolicy policy{params.head_dim_k, params.kv_type,
                    rows <= 16 ? GqaShape::few_rows : GqaShape::many_rows};
   // The shape for many rows also does few, on half the shared memory.
-  if (policy.shared_bytes() > device.shared_bytes_max) policy.shape = GqaShape::many_rows;
-  if (policy.shared_bytes() > device.shared_bytes_max) {
+  if (policy.shared_bytes() > device.shared_bytes_per_block) policy.shape = GqaShape::many_rows;
+  if (policy.shared_bytes() > device.shared_bytes_per_block) {
     throw cuda::UnsupportedDevice(
         "gqa: the kernel for head_dim " + std::to_string(policy.head_dim) + " needs " +
         std::to_string(policy.shared_bytes()) +
         " bytes of shared memory a block, but the device (compute capability " +
-        std::to_string(device.capability / 10) + "." + std::to_string(device.capability % 10) +
-        ") has " + std::to_string(device.shared_bytes_max));
+        std::to_string(device.compute_capability / 10) + "." +
+        std::to_string(device.compute_capability % 10) + ") has " +
+        std::to_string(device.shared_bytes_per_block));
   }
   return policy;
 }
 
 std::int64_t gqa_workspace_bytes(const VerifyParams& params, const PlanOptions& options,
-                                 const GqaDevice& device) {
+                                 const cuda::DeviceLimits& device) {
   return lay_out(params, options, device).bytes;
 }
 
-void gqa_verify(const VerifyParams& params, const PlanOptions& options, const GqaDevice& device,
-                void* workspace, std::int64_t workspace_bytes, cudaStream_t stream) {
+void gqa_verify(const VerifyParams& params, const PlanOptions& options,
+                const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
+                cudaStream_t stream) {
   Layout layout = lay_out(params, options, device);
   if (params.batch > options.bounds.batch_max || params.tokens > options.bounds.tokens_max) {
     throw InvalidArgument("gqa: batch " + std::to_string(params.batch) + " or tokens " +

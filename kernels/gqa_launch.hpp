@@ -6,6 +6,7 @@
 
 #include "kernels/gqa_args.hpp"
 
+#include <packstone/cuda/memory.hpp>
 #include <packstone/verify_params.hpp>
 
 #include <cuda_runtime_api.h>
@@ -14,29 +15,19 @@
 
 namespace packstone::kernels {
 
-/// What the launches need to know of a device; a test may make one up.
-struct GqaDevice {
-  std::int32_t multiprocessors{0};
-  std::int32_t shared_bytes_max{0};  ///< of a block, with the opt-in
-  std::int32_t capability{0};        ///< 10 * major + minor, for messages
-};
-
-/// The device that is current on this thread.
-GqaDevice current_gqa_device();
-
 /// The kernel shape for calls within `options.bounds`.
 /// @throws InvalidArgument  no kernel for this head_dim or KV type (64, 128, 256; bf16, fp16, e4m3)
 /// @throws cuda::UnsupportedDevice  a block of the device has too little shared memory; names both
 /// amounts
 GqaPolicy gqa_policy(const VerifyParams& params, const PlanOptions& options,
-                     const GqaDevice& device);
+                     const cuda::DeviceLimits& device);
 
 /// Bytes of scratch for every call within `options.bounds` whose heads, head_dim, types, mask kind
 /// and use of lists are those of `params`; lengths, tables and pointers may differ. A multiple of
 /// 256.
 /// @throws as gqa_policy, and InvalidArgument for bounds or options below 0
 std::int64_t gqa_workspace_bytes(const VerifyParams& params, const PlanOptions& options,
-                                 const GqaDevice& device);
+                                 const cuda::DeviceLimits& device);
 
 /// Enqueues the schedule, the attention and the merge on `stream`, three kernels; two with fixed
 /// pieces of one. Reads lengths, tables, masks and lists when they run, so that a captured call
@@ -51,8 +42,9 @@ std::int64_t gqa_workspace_bytes(const VerifyParams& params, const PlanOptions& 
 /// @param workspace_bytes  at least gqa_workspace_bytes
 /// @throws InvalidArgument  too little scratch, or more sequences or tokens than the bounds
 /// @throws cuda::CudaError  a launch failed
-void gqa_verify(const VerifyParams& params, const PlanOptions& options, const GqaDevice& device,
-                void* workspace, std::int64_t workspace_bytes, cudaStream_t stream);
+void gqa_verify(const VerifyParams& params, const PlanOptions& options,
+                const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
+                cudaStream_t stream);
 
 /// The kernel of a head_dim and type; one definition a source file.
 template <int head_dim, KvType type>

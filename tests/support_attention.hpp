@@ -415,7 +415,7 @@ class AttentionInputs {
       std::copy(tree.begin(), tree.end(), parents.begin() + q_indptr[b]);
       widest = std::max(widest, count);
     }
-    words_stride = (widest + 63) / 64 + c_.words_extra;
+    words_stride = std::max(1, (widest + 63) / 64) + c_.words_extra;
     // Bits past the live nodes are garbage on purpose: no one may read a meaning into them.
     words.assign(static_cast<std::size_t>(tokens * words_stride), ~std::uint64_t{0});
     for (std::size_t b = 0; b + 1 < q_indptr.size(); ++b) {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels against the CPU oracle over a pruned cross product: every value of every dimension
+// occurs many times, in combinations drawn from a fixed seed, mixed batches included.
+#include "tests/gpu/attention_device.hpp"
+
+#include <random>
+
+namespace packstone {
+namespace {
+
+using test::AttentionCase;
+using test::AttentionInputs;
+using test::Placement;
+using test::TreeShape;
+
+class AttentionCross : public test::AttentionDeviceTest {};
+
+template <typename T, std::size_t n>
+T pick(const T (&values)[n], std::mt19937_64* rng) {
+  return values[(*rng)() % n];
+}
+
+constexpr std::int32_t kHeads[] = {1, 8, 16, 20, 64, 128};
+constexpr std::int32_t kQueryLengths[] = {1, 2, 7, 9, 31, 32, 33, 63, 64, 65, 127, 129, 256};
+constexpr std::int32_t kPrefixes[] = {0, 1, 15, 16, 17, 63, 64, 65, 1000, 65'536, 189'440};
+constexpr std::int32_t kPageSizes[] = {1, 3, 16, 64};
+constexpr TreeShape kTrees[] = {TreeShape::chain, TreeShape::star, TreeShape::random,
+                                TreeShape::deep, TreeShape::binary};
+constexpr MaskKind kMasks[] = {MaskKind::parents, MaskKind::parents, MaskKind::words,
+                               MaskKind::words,   MaskKind::causal,  MaskKind::full};
+constexpr TailPlace kTails[] = {TailPlace::pool, TailPlace::pool, TailPlace::separate,
+                                TailPlace::none};
+constexpr KvType kGqaTypes[] = {KvType::bf16, KvType::bf16, KvType::fp16, KvType::e4m3};
+
+/// Sequences up to a budget of rows x tokens, which is what the oracle's time goes with.
+void draw_batch(AttentionCase* c, std::int64_t budget, std::mt19937_64* rng) {
+  c->prefix.clear();
+  c->q_len.clear();
+  const std::size_t batch = 1 + (*rng)() % 6;
+  while (c->prefix.size() < batch) {
+    const std::int32_t q_len = (*rng)() % 8 == 0 ? 0 : pick(kQueryLengths, rng);
+    const std::int32_t prefix = pick(kPrefixes, rng);
+    const std::int64_t cost = std::int64_t{q_len} * c->heads * (prefix + q_len);
+    if (cost > budget) continue;
+    budget -= cost;
+    c->prefix.push_back(prefix);
+    c->q_len.push_back(q_len);
+  }
+}
+
+AttentionCase draw_case(AttentionKind kind, std::uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  AttentionCase c;
+  c.kind = kind;
+  c.seed = seed;
+  c.heads = pick(kHeads, &rng);
+  c.page_size = pick(kPageSizes, &rng);
+  c.tree = pick(kTrees, &rng);
+  c.mask = pick(kMasks, &rng);
+  c.tail = pick(kTails, &rng);
+  c.placement = rng() % 4 == 0 ? Placement::fresh : Placement::random;
+  c.csr = rng() % 3 == 0;
+  c.index = rng() % 2 == 0 ? IndexType::int32 : IndexType::int64;
+  c.words_extra = static_cast<std::int32_t>(rng() % 2);
+  c.padded_sequences = static_cast<std::int32_t>(rng() % 3);
+  c.lse_base = rng() % 2 == 0 ? LseBase::natural : LseBase::two;
+  c.logit_cap = rng() % 5 == 0 ? 3.0F : 0.0F;
+  c.out_type = rng() % 4 == 0 ? FloatType::fp32 : FloatType::bf16;
+  if (rng() % 5 == 0) {
+    c.topk = rng() % 2 == 0 ? 64 : 200;
+    c.sparse_unit = rng() % 2 == 0 ? SparseUnit::position : SparseUnit::slot;
+  }
+  if (kind == AttentionKind::gqa) {
+    const std::int32_t dims[] = {64, 128, 256};
+    c.head_dim = pick(dims, &rng);
+    c.kv_type = pick(kGqaTypes, &rng);
+    const std::int32_t groups[] = {1, 2, 4, 5, 8, 16, 64};
+    do {
+      c.kv_heads = c.heads / std::min(c.heads, pick(groups, &rng));
+    } while (c.heads % c.kv_heads != 0);
+    c.scale = c.head_dim == 256 ? 0.6F : 1.0F;
+  }
+  c.q_type = c.kv_type == KvType::fp16 ? FloatType::fp16 : FloatType::bf16;
+  c.k_scale = c.kv_type == KvType::e4m3 ? 0.75F : 1.0F;
+  c.v_scale = c.k_scale;
+  // Spread such that rounding to e4m3 keeps most values out of the subnormal range.
+  c.kv_spread = 0.1F;
+  draw_batch(&c, 20'000'000, &rng);
+  return c;
+}
+
+TEST_F(AttentionCross, GqaMatchesTheOracle) {
+  for (std::uint64_t seed = 1; seed <= 160; ++seed) {
+    AttentionCase c = draw_case(AttentionKind::gqa, seed);
+    PlanOptions options;
+    if (seed % 5 == 1) options.batch_invariant = true;
+    if (seed % 5 == 2) options.splits = static_cast<std::int32_t>(1 + seed % 9);
+    test::expect_right(c, options);
+  }
+}
+
+TEST_F(AttentionCross, GqaLongestPrefixWithATree) {
+  for (const KvType type : {KvType::bf16, KvType::e4m3}) {
+    AttentionCase c;
+    c.kind = AttentionKind::gqa;
+    c.kv_type = type;
+    c.heads = 8;
+    c.kv_heads = 2;
+    c.prefix = {189'440};
+    c.q_len = {65};
+    c.scale = 1.0F;
+    test::expect_right(c);
+    c.q_len = {1};
+    c.seed = 2;
+    test::expect_right(c);
+  }
+}
+
+TEST_F(AttentionCross, GqaSameBitsAcrossRunsAndAfterPagesMoved) {
+  for (std::uint64_t seed = 500; seed < 520; ++seed) {
+    AttentionInputs inputs(draw_case(AttentionKind::gqa, seed));
+    const test::DeviceResult first = test::run_device(inputs);
+    EXPECT_TRUE(first == test::run_device(inputs))
+        << "another run, " << test::describe(inputs.description());
+    inputs.permute_pages();
+    EXPECT_TRUE(first == test::run_device(inputs))
+        << "pages moved, " << test::describe(inputs.description());
+  }
+}
+
+TEST_F(AttentionCross, GqaBatchInvariantBitsDoNotDependOnNeighbours) {
+  for (const std::int32_t q_len : {1, 9}) {
+    AttentionCase c;
+    c.kind = AttentionKind::gqa;
+    c.heads = 16;
+    c.kv_heads = 4;
+    c.prefix = {9'001};
+    c.q_len = {q_len};
+    c.padded_tokens = 0;
+    AttentionInputs alone(c);
+    PlanOptions invariant;
+    invariant.batch_invariant = true;
+    const test::DeviceResult want = test::run_device(alone, invariant);
+    for (const std::int32_t neighbour : {0, 1, 30'000}) {
+      AttentionCase two = c;
+      two.prefix = {9'001, neighbour};
+      two.q_len = {q_len, 3};
+      AttentionInputs inputs(two);
+      // The first sequence gets the very rows of the lone one, at its own slots.
+      for (std::int64_t t = 0; t < 9'001 + q_len; ++t) {
+        const std::int64_t from = alone.slot_of_token(0, t) * alone.k_row_bytes();
+        const std::int64_t to = inputs.slot_of_token(0, t) * alone.k_row_bytes();
+        std::memcpy(inputs.pool_k.data() + to, alone.pool_k.data() + from,
+                    static_cast<std::size_t>(alone.k_row_bytes()));
+        std::memcpy(inputs.pool_v.data() + to, alone.pool_v.data() + from,
+                    static_cast<std::size_t>(alone.k_row_bytes()));
+      }
+      std::copy(alone.q.begin(), alone.q.end(), inputs.q.begin());
+      std::copy(alone.parents.begin(), alone.parents.end(), inputs.parents.begin());
+      const test::DeviceResult got = test::run_device(inputs, invariant);
+      EXPECT_TRUE(std::equal(want.out.begin(), want.out.end(), got.out.begin())) << neighbour;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace packstone

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults that users of other attention libraries met, each by the name it has in the project's list
+// of faults.
+#include "tests/gpu/attention_device.hpp"
+
+#include <packstone/cuda/stream.hpp>
+
+#include <cmath>
+#include <thread>
+
+namespace packstone {
+namespace {
+
+using test::AttentionCase;
+using test::AttentionInputs;
+using test::DeviceInputs;
+using test::DeviceResult;
+using test::run_device;
+
+class AttentionFaults : public test::AttentionDeviceTest {};
+
+AttentionCase gqa_case() {
+  AttentionCase c;
+  c.kind = AttentionKind::gqa;
+  c.heads = 8;
+  c.kv_heads = 2;
+  c.scale = 1.0F;
+  return c;
+}
+
+std::vector<float> values_of(const DeviceResult& result, const AttentionCase& c) {
+  return test::decode_output(result.out, c.out_type);
+}
+
+TEST_F(AttentionFaults, AT02_PagesOnEitherSideOfTwoAndFourBillionElements) {
+  // K rows of 2 heads x 128 values; pages of 64 tokens are 16,384 elements, so page 131,072 starts
+  // at 2^31 and page 262,144 at 2^32 elements.
+  AttentionCase c = gqa_case();
+  c.page_size = 64;
+  c.prefix = {64 * 6 - 4};
+  c.q_len = {4};
+  c.placement = test::Placement::fresh;
+  AttentionInputs inputs(c);
+  const DeviceResult want = run_device(inputs);
+  EXPECT_EQ(test::compare_with_oracle(inputs, want), "");
+
+  const std::int64_t page_bytes = 64 * inputs.k_row_bytes();
+  const std::int64_t high[] = {131'071, 131'072, 262'143, 262'144, 1, 262'145};
+  const cuda::DeviceMemory k(262'146 * page_bytes);
+  const cuda::DeviceMemory v(262'146 * page_bytes);
+  DeviceInputs device(inputs);
+  std::vector<std::int32_t> table;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    const auto bytes = static_cast<std::size_t>(page_bytes);
+    const std::int64_t from = inputs.entry(i) * page_bytes;
+    PACKSTONE_CUDA_CHECK(cudaMemcpy(k.data() + high[i] * page_bytes, inputs.pool_k.data() + from,
+                                    bytes, cudaMemcpyHostToDevice));
+    PACKSTONE_CUDA_CHECK(cudaMemcpy(v.data() + high[i] * page_bytes, inputs.pool_v.data() + from,
+                                    bytes, cudaMemcpyHostToDevice));
+    table.push_back(static_cast<std::int32_t>(high[i]));
+  }
+  test::DeviceArray high_table;
+  high_table.upload(table);
+  VerifyParams& p = device.params();
+  p.pool.k = k.data();
+  p.pool.v = v.data();
+  p.pool.rows = 262'146 * 64;
+  p.table.entries = high_table.as<void>();
+  EXPECT_TRUE(test::run_on(device, {.bounds = test::bounds_of(inputs)}) == want);
+}
+
+TEST_F(AttentionFaults, AT04_FullyMaskedRowsFirstInTheMiddleLastAndAWholeTile) {
+  for (const std::int32_t q_len : {9, 150}) {
+    AttentionCase c = gqa_case();
+    c.prefix = {0};
+    c.q_len = {q_len};
+    c.mask = MaskKind::words;
+    AttentionInputs inputs(c);
+    const std::vector<std::pair<int, int>> empty = {
+        {0, 1}, {4, 5}, {q_len - 1, q_len}, {q_len / 3, q_len / 3 + q_len / 2}};
+    for (const auto& [first, last] : empty) {
+      for (std::int32_t i = first; i < last; ++i) {
+        for (std::int32_t j = 0; j < q_len; ++j) inputs.set_bit(i, j, false);
+      }
+    }
+    const DeviceResult got = run_device(inputs);
+    EXPECT_EQ(test::compare_with_oracle(inputs, got), "");
+    EXPECT_EQ(got.lse[0], -INFINITY);
+    EXPECT_EQ(values_of(got, c)[0], 0.0F);
+  }
+}
+
+TEST_F(AttentionFaults, AT05_EmptyLengthsAndBatches) {
+  AttentionCase c = gqa_case();
+  c.prefix = {0, 5, 0, 64};
+  c.q_len = {1, 1, 1, 1};
+  c.tail = TailPlace::none;
+  test::expect_right(c);
+  c.prefix = {0, 0, 0};
+  c.q_len = {1, 40, 1};
+  test::expect_right(c);  // All empty, and a table of 0 columns.
+  c.q_len = {0, 0, 0};
+  test::expect_right(c);
+  c.prefix = {};
+  c.q_len = {};
+  c.padded_tokens = 0;
+  AttentionInputs none(c);
+  DeviceInputs device(none);
+  PlanOptions options;
+  const test::Scratch scratch(test::workspace_bytes(device.params(), options));
+  EXPECT_NO_THROW(
+      test::enqueue(device.params(), options, scratch.data(), scratch.bytes(), nullptr));
+}
+
+TEST_F(AttentionFaults, AT07_OnesGiveExactlyOneAndTheLogOfTheCount) {
+  for (const std::int32_t length : {1, 255, 256, 257}) {
+    AttentionCase c = gqa_case();
+    c.prefix = {length};
+    c.tail = TailPlace::none;
+    c.padded_tokens = 0;
+    AttentionInputs inputs(c);
+    std::fill(inputs.q.begin(), inputs.q.end(), std::uint8_t{0});
+    const std::uint16_t one = encode_bf16(1.0F);
+    for (std::int64_t t = 0; t < length; ++t) {
+      std::uint8_t* row = inputs.pool_v.data() + inputs.slot_of_token(0, t) * inputs.v_row_bytes();
+      for (std::int64_t i = 0; i < inputs.v_row_bytes(); i += 2) std::memcpy(row + i, &one, 2);
+    }
+    const DeviceResult got = run_device(inputs);
+    for (const float value : values_of(got, c)) EXPECT_EQ(value, 1.0F);
+    for (const float lse : got.lse) EXPECT_NEAR(lse, std::log(static_cast<float>(length)), 1e-5);
+  }
+}
+
+TEST_F(AttentionFaults, AT08_VeryShortLengths) {
+  for (std::int32_t length = 1; length <= 20; ++length) {
+    AttentionCase c = gqa_case();
+    c.heads = 14;
+    c.page_size = 16;
+    c.prefix = {length};
+    c.q_len = {8};
+    test::expect_right(c);
+  }
+}
+
+TEST_F(AttentionFaults, AT09_TablesExactlyAsLongAsNeeded) {
+  // A CSR table is its own allocation and ends with the last live entry; a checker sees any read
+  // past it.
+  for (const std::int32_t length : {1, 15, 16, 17, 31, 32, 33, 500}) {
+    for (const std::int32_t page_size : {1, 16}) {
+      AttentionCase c = gqa_case();
+      c.page_size = page_size;
+      c.csr = true;
+      c.prefix = {length};
+      c.tail = TailPlace::none;
+      test::expect_right(c);
+    }
+  }
+}
+
+TEST_F(AttentionFaults, AT11_BatchesPastTheGridLimit) {
+  for (const std::int32_t batch : {65'535, 65'536, 70'000}) {
+    AttentionCase c = gqa_case();
+    c.heads = 2;
+    c.kv_heads = 1;
+    c.head_dim = 64;
+    c.prefix.assign(static_cast<std::size_t>(batch), 3);
+    c.q_len.assign(static_cast<std::size_t>(batch), 1);
+    test::expect_right(c);
+  }
+}
+
+TEST_F(AttentionFaults, AT12_GroupSizes) {
+  const std::int32_t ratios[][2] = {{28, 4}, {24, 4}, {20, 4}, {64, 4}, {3, 1}, {128, 1}};
+  for (const auto& [heads, kv_heads] : ratios) {
+    for (const std::int32_t q_len : {1, 3, 65}) {
+      AttentionCase c = gqa_case();
+      c.heads = heads;
+      c.kv_heads = kv_heads;
+      c.prefix = {333};
+      c.q_len = {q_len};
+      test::expect_right(c);
+    }
+  }
+  AttentionInputs inputs(gqa_case());
+  VerifyParams p = inputs.params();
+  p.heads = 7;
+  EXPECT_THROW(validate(p), InvalidArgument);
+  p = inputs.params();
+  p.head_dim_k = p.head_dim_v = 96;
+  EXPECT_THROW((void)test::workspace_bytes(p, {}), InvalidArgument);
+}
+
+TEST_F(AttentionFaults, AT14_MasksOfEarlierCallsDoNotStay) {
+  AttentionCase c = gqa_case();
+  c.prefix = {40, 7, 300, 0, 65, 12};
+  c.q_len = {9, 2, 33, 1, 64, 5};
+  AttentionInputs tree(c);
+  c.prefix = {40, 300};
+  c.q_len = {9, 33};
+  c.mask = MaskKind::causal;
+  AttentionInputs chain(c);
+  c.prefix = {1, 2, 3};
+  c.q_len = {60, 1, 17};
+  c.mask = MaskKind::words;
+  c.seed = 9;
+  AttentionInputs words(c);
+  const PlanOptions options{.bounds = test::bounds_of(tree)};
+  const test::Scratch scratch(test::workspace_bytes(tree.params(), options));
+  for (AttentionInputs* inputs : {&tree, &chain, &words}) {
+    DeviceInputs device(*inputs);
+    test::enqueue(device.params(), options, scratch.data(), scratch.bytes(), nullptr);
+    PACKSTONE_CUDA_CHECK(cudaDeviceSynchronize());
+    EXPECT_EQ(test::compare_with_oracle(*inputs, {device.out(), device.lse()}), "");
+  }
+}
+
+TEST_F(AttentionFaults, AT15_EightBitScalesZeroTokensAndOutliers) {
+  for (const float scale : {1e-4F, 1.0F, 10.0F}) {
+    AttentionCase c = gqa_case();
+    c.kv_type = KvType::e4m3;
+    c.prefix = {100};
+    c.k_scale = 0.02F;
+    c.v_scale = scale;
+    c.kv_spread = 30.0F;
+    c.scale = 0.1F;
+    c.out_type = FloatType::fp32;
+    AttentionInputs inputs(c);
+    const auto row = [&](std::int64_t t) {
+      return inputs.pool_v.data() + inputs.slot_of_token(0, t) * inputs.v_row_bytes();
+    };
+    std::memset(row(3), 0, static_cast<std::size_t>(inputs.v_row_bytes()));
+    std::memset(row(4), 0x7E, static_cast<std::size_t>(inputs.v_row_bytes()));  // 448, the outlier
+    EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "") << scale;
+  }
+}
+
+TEST_F(AttentionFaults, AT16_VeryLongLengths) {
+  for (const std::int32_t length : {131'071, 131'072, 131'073, 262'145}) {
+    for (const std::int32_t splits : {0, 1}) {
+      AttentionCase c = gqa_case();
+      c.heads = 4;
+      c.kv_heads = 1;
+      c.prefix = {length};
+      PlanOptions options;
+      options.splits = splits;
+      test::expect_right(c, options);
+    }
+  }
+}
+
+TEST_F(AttentionFaults, NaNInATailKeyReachesOnlyTheRowsThatSeeIt) {
+  AttentionCase c = gqa_case();
+  c.prefix = {30};
+  c.q_len = {12};
+  c.tree = test::TreeShape::star;
+  AttentionInputs inputs(c);
+  // Node 5 is a leaf: its K and V are NaN, so its own row is NaN and no other.
+  const std::int64_t slot = inputs.slot_of_token(0, 35);
+  std::memset(inputs.pool_k.data() + slot * inputs.k_row_bytes(), 0xFF,
+              static_cast<std::size_t>(inputs.k_row_bytes()));
+  std::memset(inputs.pool_v.data() + slot * inputs.v_row_bytes(), 0xFF,
+              static_cast<std::size_t>(inputs.v_row_bytes()));
+  EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
+  // With a sound K, the row gives the NaN of V a weight.
+  std::memset(inputs.pool_k.data() + slot * inputs.k_row_bytes(), 0,
+              static_cast<std::size_t>(inputs.k_row_bytes()));
+  EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
+}
+
+TEST_F(AttentionFaults, MG02_EmptyPartialsTakeNoWeight) {
+  // The first 2,000 tokens of a list are none, so whole pieces are empty and merge with pieces that
+  // are not.
+  AttentionCase c = gqa_case();
+  c.prefix = {2'100};
+  c.q_len = {3};
+  c.topk = 2'100;
+  c.tail = TailPlace::none;
+  AttentionInputs inputs(c);
+  for (std::int64_t t = 0; t < 3; ++t) {
+    std::fill_n(inputs.sparse.begin() + t * inputs.sparse_stride, 2'000, -1);
+  }
+  for (const std::int32_t splits : {0, 7, 32}) {
+    PlanOptions options;
+    options.splits = splits;
+    EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs, options)), "") << splits;
+  }
+  std::fill(inputs.sparse.begin(), inputs.sparse.end(), -1);
+  PlanOptions options;
+  options.splits = 5;
+  const DeviceResult got = run_device(inputs, options);
+  EXPECT_EQ(test::compare_with_oracle(inputs, got), "");
+  EXPECT_EQ(got.lse[0], -INFINITY);
+}
+
+TEST_F(AttentionFaults, MG03_BothBasesThroughTheKernels) {
+  for (const LseBase base : {LseBase::natural, LseBase::two}) {
+    AttentionCase c = gqa_case();
+    c.prefix = {8};
+    c.tail = TailPlace::none;
+    c.lse_base = base;
+    c.padded_tokens = 0;
+    AttentionInputs inputs(c);
+    std::fill(inputs.q.begin(), inputs.q.end(), std::uint8_t{0});
+    PlanOptions options;
+    options.splits = 2;
+    const DeviceResult got = run_device(inputs, options);
+    for (const float lse : got.lse) EXPECT_NEAR(lse, base == LseBase::two ? 3.0 : 2.0794415, 1e-5);
+  }
+}
+
+TEST_F(AttentionFaults, MG04_MoreSplitsThanTiles) {
+  for (const std::int32_t q_len : {1, 20}) {
+    AttentionCase c = gqa_case();
+    c.prefix = {40};
+    c.q_len = {q_len};
+    for (const std::int32_t splits : {1, 2, 8, 64}) {
+      PlanOptions options;
+      options.splits = splits;
+      test::expect_right(c, options);
+    }
+  }
+}
+
+TEST_F(AttentionFaults, MG06_ScratchPastTwoBillionElementsAndOneByteLess) {
+  // 64 heads x 1,024 tokens x 257 pieces x 128 values are just over 2^31.
+  AttentionCase c = gqa_case();
+  c.heads = 64;
+  c.kv_heads = 8;
+  c.prefix = {8'200, 8'200, 8'200, 8'200};
+  c.q_len = {256, 256, 256, 256};
+  c.padded_tokens = 0;
+  AttentionInputs inputs(c);
+  PlanOptions options{.bounds = test::bounds_of(inputs)};
+  const DeviceResult want = run_device(inputs, options);
+  options.splits = 257;
+  EXPECT_GT(test::workspace_bytes(inputs.params(), options), (std::int64_t{1} << 31) * 4);
+  const DeviceResult got = run_device(inputs, options);
+  EXPECT_EQ(test::difference(values_of(got, c), values_of(want, c)), "");
+  EXPECT_EQ(test::difference(got.lse, want.lse, test::kLseTolerance), "");
+
+  DeviceInputs device(inputs);
+  options.splits = 0;
+  const test::Scratch scratch(test::workspace_bytes(device.params(), options));
+  EXPECT_THROW(
+      test::enqueue(device.params(), options, scratch.data(), scratch.bytes() - 1, nullptr),
+      InvalidArgument);
+}
+
+TEST_F(AttentionFaults, MG07_TheOutputIsTheSameWithoutLse) {
+  AttentionCase c = gqa_case();
+  c.prefix = {5'000};
+  c.q_len = {3};
+  AttentionInputs with(c);
+  c.want_lse = false;
+  AttentionInputs without(c);
+  EXPECT_EQ(run_device(with).out, run_device(without).out);
+}
+
+/// A captured call, replayed with whatever lies at the captured addresses.
+class Graph {
+ public:
+  Graph(const VerifyParams& params, const PlanOptions& options, const test::Scratch& scratch) {
+    PACKSTONE_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+    test::enqueue(params, options, scratch.data(), scratch.bytes(), stream_.get());
+    cudaGraph_t graph = nullptr;
+    PACKSTONE_CUDA_CHECK(cudaStreamEndCapture(stream_.get(), &graph));
+    PACKSTONE_CUDA_CHECK(cudaGraphInstantiate(&exec_, graph, 0));
+    PACKSTONE_CUDA_CHECK(cudaGraphDestroy(graph));
+  }
+  ~Graph() { (void)cudaGraphExecDestroy(exec_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void replay() {
+    PACKSTONE_CUDA_CHECK(cudaGraphLaunch(exec_, stream_.get()));
+    PACKSTONE_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+  }
+
+ private:
+  cuda::Stream stream_;
+  cudaGraphExec_t exec_{nullptr};
+};
+
+TEST_F(AttentionFaults, GS05_AGraphForSixteenRequestsReplayedWithThree) {
+  AttentionCase c = gqa_case();
+  c.prefix.assign(16, 500);
+  c.q_len.assign(16, 4);
+  c.mask = MaskKind::parents;
+  AttentionInputs many(c);
+  DeviceInputs device(many);
+  const PlanOptions options{.bounds = test::bounds_of(many)};
+  const test::Scratch scratch(test::workspace_bytes(device.params(), options));  // 0xFF at first
+  Graph graph(device.params(), options, scratch);
+  graph.replay();
+  EXPECT_EQ(test::compare_with_oracle(many, {device.out(), device.lse()}), "");
+  // Now three live ones, the others without nodes; scratch still holds the larger plan.
+  AttentionInputs three(c);
+  for (std::size_t b = 0; b < 17; ++b)
+    three.q_indptr[b] = static_cast<std::int32_t>(std::min<std::size_t>(4 * b, 12));
+  three.prefix_lens[1] = 37;
+  device.upload(three);
+  graph.replay();
+  EXPECT_EQ(test::compare_with_oracle(three, {device.out(), device.lse()}), "");
+}
+
+TEST_F(AttentionFaults, GS06_OneCaptureForLengthsOnEitherSideOfTileEdges) {
+  AttentionCase c = gqa_case();
+  c.prefix = {512, 512, 512, 512};
+  c.q_len = {1, 1, 1, 1};
+  AttentionInputs inputs(c);
+  DeviceInputs device(inputs);
+  const PlanOptions options{.bounds = test::bounds_of(inputs)};
+  const test::Scratch scratch(test::workspace_bytes(device.params(), options));
+  Graph graph(device.params(), options, scratch);
+  const std::vector<std::vector<std::int32_t>> lengths = {
+      {256, 256, 256, 256}, {1, 255, 257, 512}, {512, 257, 255, 1}, {0, 0, 0, 0}};
+  for (const auto& prefix : lengths) {
+    // Rows of shorter sequences lie in the same table, whose later entries then go unread.
+    AttentionInputs shorter(c);
+    shorter.prefix_lens = prefix;
+    device.upload(shorter);
+    graph.replay();
+    EXPECT_EQ(test::compare_with_oracle(shorter, {device.out(), device.lse()}), "");
+  }
+}
+
+TEST_F(AttentionFaults, GS07_PaddedRowsOfAGraphAreNeitherReadNorWritten) {
+  AttentionCase c = gqa_case();
+  c.prefix = {64, 3, 0, 200, 17};
+  c.q_len = {1, 1, 1, 1, 1};
+  c.padded_sequences = 3;
+  c.padded_tokens = 3;  // Their q is NaN.
+  test::expect_right(c);
+}
+
+TEST_F(AttentionFaults, GS09_GraphEqualsEagerForEveryPageSize) {
+  for (const std::int32_t page_size : {1, 16, 64}) {
+    AttentionCase c = gqa_case();
+    c.page_size = page_size;
+    c.prefix = {777, 64, 1};
+    c.q_len = {5, 1, 30};
+    AttentionInputs inputs(c);
+    const DeviceResult eager = run_device(inputs);
+    DeviceInputs device(inputs);
+    const PlanOptions options{.bounds = test::bounds_of(inputs)};
+    const test::Scratch scratch(test::workspace_bytes(device.params(), options));
+    Graph graph(device.params(), options, scratch);
+    device.poison_outputs(inputs);
+    graph.replay();
+    EXPECT_TRUE(eager == (DeviceResult{device.out(), device.lse()}));
+  }
+}
+
+TEST_F(AttentionFaults, GraphEqualsEagerOverAThousandStepsOfGrowth) {
+  AttentionCase c = gqa_case();
+  c.head_dim = 64;
+  c.prefix = {2'100, 1'500, 1'101};
+  c.q_len = {7, 7, 7};
+  c.page_size = 4;
+  c.padded_tokens = 0;
+  AttentionInputs inputs(c);
+  DeviceInputs device(inputs);
+  const PlanOptions options{.bounds = test::bounds_of(inputs)};
+  const test::Scratch scratch(test::workspace_bytes(device.params(), options));
+  const test::Scratch eager_scratch(scratch.bytes());
+  Graph graph(device.params(), options, scratch);
+  std::mt19937_64 rng(5);
+  for (std::int32_t step = 0; step < 1000; ++step) {
+    for (std::size_t b = 0; b < 3; ++b) {
+      inputs.prefix_lens[b] = c.prefix[b] - 1'000 + step;
+      const auto tree = test::make_tree(test::TreeShape::random, 7, &rng);
+      std::copy(tree.begin(), tree.end(),
+                inputs.parents.begin() + static_cast<std::ptrdiff_t>(7 * b));
+    }
+    if (step % 50 == 49) inputs.permute_pages();  // Other tables, as after a defragmentation.
+    device.upload(inputs);
+    graph.replay();
+    const DeviceResult replayed{device.out(), device.lse()};
+    device.poison_outputs(inputs);
+    test::enqueue(device.params(), options, eager_scratch.data(), eager_scratch.bytes(), nullptr);
+    PACKSTONE_CUDA_CHECK(cudaDeviceSynchronize());
+    ASSERT_TRUE(replayed == (DeviceResult{device.out(), device.lse()})) << step;
+    if (step % 100 == 0) {
+      ASSERT_EQ(test::compare_with_oracle(inputs, replayed), "") << step;
+    }
+  }
+}
+
+TEST_F(AttentionFaults, SP03_MaskRowsWiderThanTheLiveTrees) {
+  AttentionCase c = gqa_case();
+  c.prefix = {11, 30};
+  c.q_len = {7, 33};
+  c.mask = MaskKind::words;
+  AttentionInputs exact(c);
+  c.words_extra = 3;
+  AttentionInputs wide(c);
+  EXPECT_TRUE(run_device(exact) == run_device(wide));
+}
+
+TEST_F(AttentionFaults, SP04_SiblingsWithEqualDepthDoNotSeeEachOther) {
+  AttentionCase c = gqa_case();
+  c.prefix = {100};
+  c.q_len = {6};
+  AttentionInputs inputs(c);
+  const std::vector<std::int32_t> parents = {-1, 0, 1, 0, 2, 3};
+  std::copy(parents.begin(), parents.end(), inputs.parents.begin());
+  EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
+}
+
+TEST_F(AttentionFaults, BP02_EveryDeviceAndThread) {
+  int devices = 0;
+  PACKSTONE_CUDA_CHECK(cudaGetDeviceCount(&devices));
+  const auto check = [](int device) {
+    PACKSTONE_CUDA_CHECK(cudaSetDevice(device));
+    AttentionCase c = gqa_case();
+    c.prefix = {3'000};
+    test::expect_right(c);
+  };
+  for (int device = 0; device < devices; ++device) check(device);
+  std::thread first(check, 0);
+  std::thread second(check, devices - 1);
+  first.join();
+  second.join();
+  PACKSTONE_CUDA_CHECK(cudaSetDevice(0));
+}
+
+TEST(AttentionPolicy, BP01_SharedMemoryFitsTheDeviceOrThePlanFails) {
+  for (const std::int32_t head_dim : {64, 128, 256}) {
+    for (const std::int32_t q_len : {1, 65}) {
+      for (const int limit : {49'152, 101'376, 166'912, 232'448}) {
+        AttentionCase c = gqa_case();
+        c.head_dim = head_dim;
+        AttentionInputs inputs(c);
+        cuda::DeviceLimits device;
+        device.multiprocessors = 100;
+        device.compute_capability = 120;
+        device.shared_bytes_per_block = limit;
+        const PlanOptions options{
+            .bounds = {
+                .batch_max = 1, .tokens_max = q_len, .q_len_max = q_len, .length_max = 1'000}};
+        try {
+          const kernels::GqaPolicy policy = kernels::gqa_policy(inputs.params(), options, device);
+          EXPECT_LE(policy.shared_bytes(), limit);
+        } catch (const cuda::UnsupportedDevice& error) {
+          EXPECT_LT(limit, 101'376) << error.what();
+          EXPECT_NE(std::string(error.what()).find(std::to_string(limit)), std::string::npos)
+              << error.what();
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace packstone
