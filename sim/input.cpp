@@ -23,7 +23,7 @@ namespace {
 
 namespace io = boost::iostreams;
 
-constexpr std::size_t kChunkBytes = std::size_t{1} << 18;
+constexpr std::size_t kChunkBytes = std::size_t{1} << 15;
 
 class Sha256 {
  public:
