@@ -115,7 +115,17 @@ void FreeSet::acquire(PageId page, OwnerTag owner) {
 }
 
 void FreeSet::acquire(std::span<const PageId> pages, OwnerTag owner) {
-  for (const PageId page : pages) acquire(page, owner);
+  PageCount from_free = 0;
+  for (const PageId page : pages) {
+    Record& r = record(page);
+    PACKSTONE_ASSERT(index_of(page) > 0 && (r.references == kFree || r.references == kReserved));
+    from_free += r.references == kFree ? 1 : 0;
+    r = {.references = 1, .owner = owner};
+  }
+  const auto count = static_cast<PageCount>(pages.size());
+  free_ -= from_free;
+  reserved_ -= count - from_free;
+  live_ += count;
 }
 
 void FreeSet::reserve(PageRun run) {

@@ -71,6 +71,58 @@ TEST(Placement, OrdersAreAsDocumented) {
   EXPECT_THAT(order_after_freeing("run", 1), testing::UnorderedElementsAre(1, 2, 4, 6));
 }
 
+TEST(Placement, AListKeepsItsOrderWhenMovesTakePagesOutOfItsMiddle) {
+  struct Case {
+    std::string policy;
+    std::int64_t page_size;
+  };
+  for (const Case& each : {Case{"fifo", 1}, Case{"fifo", 16}, Case{"lifo", 1}, Case{"lowest", 1}}) {
+    SCOPED_TRACE(each.policy);
+    FreeSet set(41);
+    const auto placement =
+        make_placement(set, {.policy = each.policy, .page_size = each.page_size});
+    std::deque<PageId> list;
+    std::vector<PageId> live;
+    for (std::int32_t i = 1; i <= 40; ++i) list.push_back(PageId{i});
+    std::mt19937_64 random(6);
+    for (int step = 0; step < 50'000; ++step) {
+      const std::uint64_t dice = random() % 3;
+      if (dice == 0 && !list.empty()) {
+        std::vector<PageId> out(random() % std::min<std::size_t>(list.size() + 1, 6));
+        placement->take({}, out);
+        set.acquire(out, 1);
+        for (const PageId page : out) {
+          ASSERT_EQ(page, list.front()) << "step " << step;
+          list.pop_front();
+        }
+        live.insert(live.end(), out.begin(), out.end());
+      } else if (dice == 1 && !list.empty()) {
+        const auto at = list.begin() + static_cast<std::ptrdiff_t>(random() % list.size());
+        placement->take_exact(*at);
+        set.acquire(*at, 1);
+        live.push_back(*at);
+        list.erase(at);
+      } else if (!live.empty()) {
+        std::shuffle(live.begin(), live.end(), random);
+        std::vector<PageId> given(
+            live.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(live.size(), dice + 1)),
+            live.end());
+        live.resize(live.size() - given.size());
+        std::vector<PageId> freed;
+        set.release(given, freed);
+        placement->give(freed);
+        if (each.page_size > 1) std::ranges::sort(given, std::greater{});
+        for (const PageId page : given) {
+          each.policy == "fifo" && each.page_size == 1 ? list.push_back(page)
+                                                       : list.push_front(page);
+        }
+        if (each.policy == "lowest") std::ranges::sort(list);
+      }
+      if (step % 16 == 0) placement->check();
+    }
+  }
+}
+
 /// A serving loop that depends on lengths and shortages, never on page ids.
 std::vector<std::int64_t> availability(const std::string& policy, std::int64_t page_size,
                                        std::uint64_t seed) {
