@@ -117,7 +117,6 @@ class Replay {
     if (progress_ == nullptr) return;
     progress_->tokens.fetch_add(written - reported_, std::memory_order_relaxed);
     reported_ = written;
-    if (progress_->stop.load(std::memory_order_relaxed)) throw Interrupted("interrupted");
   }
 
   void plan_samples() {
@@ -126,9 +125,11 @@ class Replay {
     for (int i = 1; i <= count; ++i) {
       sample_at_.push_back(static_cast<std::int64_t>(static_cast<double>(total) * i / count));
     }
-    // The first turnover is where a fresh pool turns into a used one.
+    // The decay from a fresh pool is told by turnovers, and begins within the first.
     const std::int64_t pool = pages_ * options_.page_size;
-    for (const std::int64_t part : {8, 4, 2}) sample_at_.push_back(pool / part);
+    for (std::int64_t at = std::max<std::int64_t>(pool / 8, 1); at <= total / 2; at *= 2) {
+      sample_at_.push_back(at);
+    }
     std::ranges::sort(sample_at_);
     sample_at_.erase(std::unique(sample_at_.begin(), sample_at_.end()), sample_at_.end());
   }

@@ -101,12 +101,6 @@ struct RunResult {
 struct ProgressCounters {
   std::atomic<std::int64_t> tokens{0};
   std::atomic<std::int64_t> runs_done{0};
-  std::atomic<bool> stop{false};  ///< set from outside: runs end early by throwing Interrupted
-};
-
-class Interrupted : public Error {
- public:
-  using Error::Error;
 };
 
 /// Slots that a replay writes when nothing is preempted or shared.

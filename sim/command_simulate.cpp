@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <packstone/error.hpp>
+#include <packstone/placement.hpp>
+
+#include <fmt/format.h>
+#include <sim/command_simulate.hpp>
+#include <sim/output.hpp>
+#include <sim/progress.hpp>
+#include <sim/workload.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <ostream>
+#include <set>
+#include <thread>
+
+namespace packstone::sim {
+
+namespace {
+
+/// A number in [low, high], with a message that says so.
+template <typename Number>
+CLI::Validator within(Number low, Number high) {
+  return CLI::Validator(
+      [low, high](std::string& text) -> std::string {
+        Number value{};
+        if (!CLI::detail::lexical_cast(text, value)) return text + " is not a number that fits";
+        if (!(value >= low && value <= high)) {
+          return fmt::format("{} is not between {} and {}", text, low, high);
+        }
+        return {};
+      },
+      "");
+}
+
+template <typename Value>
+void require_distinct(const std::vector<Value>& values, const char* option) {
+  std::set<Value> seen;
+  for (const Value& value : values) {
+    if (!seen.insert(value).second) {
+      throw InvalidArgument(fmt::format("{}: {} stands twice", option, value));
+    }
+  }
+}
+
+std::string join(const auto& values) {
+  return fmt::format("{}", fmt::join(values, ","));
+}
+
+std::vector<std::string> policy_names() {
+  return {placement_names().begin(), placement_names().end()};
+}
+
+void load_trace(const SimulateArguments& arguments, Study& study) {
+  TraceOptions options;
+  options.format = trace_format_from(arguments.trace_format);
+  options.on_bad_row = arguments.on_bad_row == "skip" ? OnBadRow::skip : OnBadRow::error;
+  options.block_tokens = arguments.block_tokens;
+  options.requests_max = arguments.requests.value_or(-1);
+  options.speed = arguments.speed;
+  options.jitter_s = arguments.jitter_s;
+  options.seed = arguments.seed;
+  if (arguments.requests) options.servegen_requests = *arguments.requests;
+  Trace trace = read_trace(*arguments.trace, options);
+  study.source = "trace";
+  study.name = std::filesystem::path(*arguments.trace).filename().string();
+  study.format = to_string(trace.format);
+  study.sha256 = trace.sha256;
+  study.rows = trace.rows;
+  study.list = std::move(trace.list);
+  if (study.list.requests.empty()) {
+    throw TraceError(*arguments.trace, 0,
+                     fmt::format("no request to replay: {} rows read, {} dropped", trace.rows.read,
+                                 trace.rows.dropped_total()));
+  }
+}
+
+WorkloadHints load_workload(const SimulateArguments& arguments, Study& study) {
+  std::string spec = arguments.workload.value_or("chat-azure");
+  if (arguments.requests) {
+    spec += spec.find(':') == std::string::npos ? ":" : ",";
+    spec += "requests=" + std::to_string(*arguments.requests);
+  }
+  Workload workload = make_workload(spec, arguments.seed);
+  study.source = "workload";
+  study.name = workload.spec;
+  study.list = std::move(workload.list);
+  jitter_arrivals(study.list, static_cast<std::int64_t>(arguments.jitter_s * 1e9), arguments.seed);
+  scale_time(study.list, arguments.speed);
+  study.rows.read = static_cast<std::int64_t>(study.list.requests.size());
+  study.rows.emitted = study.rows.read;
+  for (const Request& request : study.list.requests) {
+    study.rows.prefill_only += request.output_tokens == 0 ? 1 : 0;
+  }
+  return workload.hints;
+}
+
+void describe(const SimulateArguments& arguments, const RunOptions& common, Study& study) {
+  const auto add = [&](const char* name, std::string value) {
+    study.arguments.emplace_back(name, std::move(value));
+  };
+  // The number of threads, the folder and the timing are left out: they do not change a result.
+  add("policy", join(arguments.policies));
+  add("page_size", join(arguments.page_sizes));
+  add("pool_tokens", std::to_string(common.pool_tokens));
+  add("concurrency", std::to_string(common.scheduler.concurrency));
+  add("arrivals", arguments.arrivals);
+  add("token_budget", std::to_string(arguments.token_budget));
+  add("watermark", fmt::format("{}", arguments.watermark));
+  add("samples", std::to_string(arguments.samples));
+  add("bytes_per_slot", std::to_string(arguments.cost.slot_bytes));
+  add("layers", std::to_string(arguments.cost.layers));
+  add("copy_gbps", fmt::format("{}", arguments.cost.copy_gbps));
+  add("read_gbps", fmt::format("{}", arguments.cost.read_gbps));
+  add("speed", fmt::format("{}", arguments.speed));
+  add("jitter", fmt::format("{}", arguments.jitter_s));
+  if (arguments.requests) add("requests", std::to_string(*arguments.requests));
+  if (arguments.trace) {
+    add("trace_format", arguments.trace_format);
+    add("on_bad_row", arguments.on_bad_row);
+    add("block_tokens", std::to_string(arguments.block_tokens));
+  }
+}
+
+}  // namespace
+
+void add_simulate_options(CLI::App& app, SimulateArguments& a) {
+  constexpr std::int64_t kMany = std::numeric_limits<std::int64_t>::max();
+  app.footer(R"(Examples:
+  packstone simulate --out out/first
+      the built-in workload chat-azure under all policies; then open out/first/report.html
+  packstone simulate --trace azure2023_conv.csv --policy fifo,run --page-size 1,16,64 --out out/conv
+      a trace of one's own: Azure or BurstGPT CSV, Mooncake or Bailian JSONL; plain, gzip or zstd
+  packstone simulate --workload reason-r1:requests=2000 --pool-tokens 1000000 --json
+      a workload with a parameter; the summary as JSON on standard output
+
+The folder gets meta.json, summary.json, timeseries.csv, requests.csv and report.html. It is written
+whole or not at all. Equal input, seed and arguments give equal bytes whatever the number of
+threads; only `events_per_s` and `timing` of summary.json are wall-clock figures, and --no-timing
+leaves them null.)");
+  app.option_defaults()->always_capture_default(false);
+  const std::string input = "Input";
+  auto* trace = app.add_option("--trace", a.trace, "Trace file to replay")->group(input);
+  app.add_option("--workload", a.workload,
+                 "Built-in workload NAME[:key=value,...]; see `packstone workloads`. Default "
+                 "chat-azure")
+      ->excludes(trace)
+      ->group(input);
+  app.add_option("--requests", a.requests, "Take only so many requests")
+      ->check(within<std::int64_t>(1, std::int64_t{1} << 40))
+      ->group(input);
+  app.add_option("--trace-format", a.trace_format,
+                 "Format of the trace: " + join(trace_format_names()))
+      ->check(CLI::IsMember(trace_format_names()).description(""))
+      ->capture_default_str()
+      ->group(input);
+  app.add_option(
+         "--on-bad-row", a.on_bad_row,
+         "What a row that cannot be used does: error ends the run, skip drops and counts it")
+      ->check(CLI::IsMember({"error", "skip"}).description(""))
+      ->capture_default_str()
+      ->group(input);
+  app.add_option("--block-tokens", a.block_tokens,
+                 "Tokens of a hash-id block; 0 is 512 for Mooncake and 16 for Bailian")
+      ->check(within<std::int32_t>(0, 1 << 20))
+      ->capture_default_str()
+      ->group(input);
+  app.add_option("--speed", a.speed, "Replay so many times as fast (matters with --arrivals trace)")
+      ->check(within<double>(1e-6, 1e6))
+      ->capture_default_str()
+      ->group(input);
+  app.add_option("--jitter", a.jitter_s,
+                 "Spread arrivals by up to so many seconds (3 for Mooncake)")
+      ->check(within<double>(0.0, 1e6))
+      ->capture_default_str()
+      ->group(input);
+  app.add_option("--seed", a.seed, "Seed of workloads and jitter")
+      ->check(within<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str()
+      ->group(input);
+
+  const std::string pool = "Pool and placement";
+  app.add_option("--policy", a.policies,
+                 "Placement policies, of " + join(policy_names()) + ". Default: all of them")
+      ->delimiter(',')
+      ->check(CLI::IsMember(policy_names()).description(""))
+      ->group(pool);
+  app.add_option("--page-size", a.page_sizes, "Slots a page, one run each. Default 1")
+      ->delimiter(',')
+      ->check(within<std::int64_t>(1, 1 << 20))
+      ->group(pool);
+  app.add_option("--pool-tokens", a.pool_tokens,
+                 "Slots of the pool. Default: what the workload asks for, else 262144")
+      ->check(within<std::int64_t>(1, std::int64_t{1} << 40))
+      ->group(pool);
+
+  const std::string scheduler = "Scheduler model (vLLM v1: continuous batching, chunked prefill)";
+  app.add_option("--concurrency", a.concurrency,
+                 "Most running requests. Default: what the workload asks for, else 128")
+      ->check(within<std::int32_t>(1, 1 << 20))
+      ->group(scheduler);
+  app.add_option("--arrivals", a.arrivals,
+                 "backlog: all requests wait from the start, so that the pool is as full as it can "
+                 "be and churn is what shows; trace: each arrives at its time, where a step takes "
+                 "10 ms + 40 us a prompt token + 17 ns a token of context (modelled)")
+      ->check(CLI::IsMember({"backlog", "trace"}).description(""))
+      ->capture_default_str()
+      ->group(scheduler);
+  app.add_option("--token-budget", a.token_budget, "Most tokens a step")
+      ->check(within<std::int64_t>(1, kMany))
+      ->capture_default_str()
+      ->group(scheduler);
+  app.add_option("--watermark", a.watermark, "Share of the pool that admission leaves free")
+      ->check(within<double>(0.0, 0.999))
+      ->capture_default_str()
+      ->group(scheduler);
+
+  const std::string measure = "Measuring";
+  app.add_option("--samples", a.samples, "Samples of the metrics, evenly over the tokens")
+      ->check(within<int>(1, 100'000))
+      ->capture_default_str()
+      ->group(measure);
+  app.add_option("--bytes-per-slot", a.cost.slot_bytes,
+                 "Bytes of a slot in one layer's buffer: 1152 MLA bf16, 656 MLA fp8")
+      ->check(within<std::int64_t>(1, 1 << 20))
+      ->capture_default_str()
+      ->group(measure);
+  app.add_option("--layers", a.cost.layers, "Layers whose buffers move together")
+      ->check(within<std::int64_t>(1, 10'000))
+      ->capture_default_str()
+      ->group(measure);
+  app.add_option("--copy-gbps", a.cost.copy_gbps,
+                 "Bandwidth of page moves for modelled times, GB/s, read + write")
+      ->check(within<double>(1e-3, 1e6))
+      ->capture_default_str()
+      ->group(measure);
+  app.add_flag("--check", a.check, "Verify every invariant of the manager at each sample (slow)")
+      ->group(measure);
+
+  const std::string output = "Output";
+  app.add_option("--out", a.out, "Folder for the results; replaced if it is an earlier run")
+      ->group(output);
+  app.add_flag("--json", a.json, "Print the summary as JSON instead of the table")->group(output);
+  app.add_flag("--no-timing", a.no_timing, "Leave wall-clock figures out")->group(output);
+  app.add_option("--threads", a.threads, "Runs at a time. Default: one a processor")
+      ->check(within<int>(1, 1024))
+      ->group(output);
+}
+
+void simulate(const SimulateArguments& arguments, const CommandContext& context) {
+  require_distinct(arguments.policies, "--policy");
+  require_distinct(arguments.page_sizes, "--page-size");
+  if (arguments.out) require_replaceable(*arguments.out);
+
+  Study study;
+  study.seed = arguments.seed;
+  study.timing = !arguments.no_timing;
+  WorkloadHints hints;
+  if (arguments.trace) {
+    load_trace(arguments, study);
+  } else {
+    hints = load_workload(arguments, study);
+  }
+
+  RunOptions common;
+  common.cost = arguments.cost;
+  common.samples = arguments.samples;
+  common.check = arguments.check;
+  common.keep_requests = arguments.out.has_value();
+  common.pool_tokens = arguments.pool_tokens.value_or(hints.pool_tokens > 0 ? hints.pool_tokens
+                                                                            : common.pool_tokens);
+  common.scheduler.concurrency = arguments.concurrency.value_or(
+      hints.concurrency > 0 ? hints.concurrency : common.scheduler.concurrency);
+  common.scheduler.token_budget = arguments.token_budget;
+  common.scheduler.watermark = arguments.watermark;
+  common.scheduler.arrivals = arguments.arrivals == "trace" ? Arrivals::trace : Arrivals::backlog;
+  for (const std::int64_t page_size : arguments.page_sizes) {
+    for (const std::string& policy : arguments.policies) {
+      common.page_size = page_size;
+      common.policy = policy;
+      study.options.push_back(common);
+    }
+  }
+  describe(arguments, common, study);
+
+  const auto runs = static_cast<std::int64_t>(study.options.size());
+  const int threads = arguments.threads > 0
+                          ? arguments.threads
+                          : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  ProgressCounters counters;
+  {
+    const ProgressDisplay display(context.err, counters, total_tokens(study.list) * runs, runs,
+                                  context.show_progress);
+    study.results = run_all(study.list, study.options, threads, &counters);
+  }
+  if (arguments.out) write_folder(*arguments.out, study_files(study));
+  if (arguments.json) {
+    context.out << summary_json(study).dump(1) << "\n";
+  } else {
+    context.out << result_table(study);
+    if (arguments.out) {
+      context.out << "report: " << (std::filesystem::path(*arguments.out) / "report.html").string()
+                  << "\n";
+    }
+  }
+}
+
+}  // namespace packstone::sim
