@@ -51,22 +51,23 @@ class AgentSessions {
         sessions_(Prng::stream(seed, "sessions")),
         waits_(Prng::stream(seed, "waits")) {}
 
-  // One session from `start_ns`, at most `room` requests long.
-  void append_session(std::int64_t start_ns, std::int64_t room) {
+  // One session from `start_s`, at most `room` requests long.
+  void append_session(double start_s, std::int64_t room) {
     const std::int64_t session = next_session_++;
     const std::int64_t steps =
         std::min(room, 1 + static_cast<std::int64_t>(sessions_.exponential(options_.steps)));
     begin_chain(lengths_.between(kStartMin, kStartMax));
-    std::int64_t at = start_ns;
+    double at_s = start_s;
     for (std::int64_t step = 0; step < steps; ++step) {
       Request request;
       request.session_id = session;
       if (step > 0) {
-        request.think_ns = draw_wait();
-        at += request.think_ns;
+        const double wait_s = draw_wait();
+        request.think_ns = nanos_of(wait_s);
+        at_s += wait_s;
         grow();
       }
-      request.arrival_ns = at;
+      request.arrival_ns = nanos_of(at_s);
       request.prompt_tokens = context_;
       request.output_tokens = last_output_ = draw_output();
       emit(request);
@@ -118,12 +119,11 @@ class AgentSessions {
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(tokens + 0.5), 1, kOutputMax);
   }
 
-  std::int64_t draw_wait() {
+  double draw_wait() {
     const bool human = waits_.chance(options_.human);
     const double seconds = human ? waits_.lognormal(fixed_log(kHumanWaitMedian), kHumanWaitSigma)
                                  : waits_.lognormal(fixed_log(kToolWaitMedian), kToolWaitSigma);
-    return static_cast<std::int64_t>(std::min(seconds, kWaitMax) *
-                                     static_cast<double>(kNanosPerSecond));
+    return std::min(seconds, kWaitMax);
   }
 
   void emit(Request& request) {
@@ -163,16 +163,15 @@ Workload agent_coding(const Parameters& parameters, std::uint64_t seed) {
                              .block = parameters.whole("block")};
   Prng arrivals = Prng::stream(seed, "arrivals");
   const std::int64_t wanted = parameters.whole("requests");
-  const double mean_gap_ns =
-      static_cast<double>(kNanosPerSecond) / parameters.number("session_rate");
+  const double mean_gap_s = 1.0 / parameters.number("session_rate");
   Workload workload;
   workload.list.block_tokens = static_cast<std::int32_t>(options.block);
   AgentSessions sessions(workload.list, options, seed);
   double now = 0.0;
   while (static_cast<std::int64_t>(workload.list.requests.size()) < wanted) {
     const auto made = static_cast<std::int64_t>(workload.list.requests.size());
-    sessions.append_session(static_cast<std::int64_t>(now), wanted - made);
-    now += arrivals.exponential(mean_gap_ns);
+    sessions.append_session(now, wanted - made);
+    now += arrivals.exponential(mean_gap_s);
   }
   return workload;
 }

@@ -15,10 +15,6 @@ namespace {
 
 constexpr double kWindowSeconds = 600.0;
 
-std::int64_t to_nanos(double seconds) {
-  return static_cast<std::int64_t>(seconds * static_cast<double>(kNanosPerSecond));
-}
-
 // ln G(x) for x >= 1: Stirling's series after stepping up to x >= 10, where its sixth term is below
 // 1e-13.
 double log_gamma(double x) {
@@ -57,7 +53,7 @@ void append_client(const ClientProfile& client, std::int32_t number, double rate
     const double gap =
         use_gamma ? gamma_gap(prng, client.cv) : prng.weibull(weibull.shape, weibull.scale);
     now += gap * mean_gap;
-    if (now >= 0.0 && now < until) out.push_back({to_nanos(now), number});
+    if (now >= 0.0 && now < until) out.push_back({nanos_of(now), number});
   }
 }
 
@@ -71,6 +67,15 @@ void check_block_ids(std::size_t count) {
                     "larger block",
                     kBlockIdsMax));
   }
+}
+
+std::int64_t nanos_of(double seconds) {
+  constexpr double kSecondsMax = 4e9;
+  if (!(seconds <= kSecondsMax)) {
+    throw InvalidArgument(
+        "the workload lasts over 126 years: ask for a higher rate or fewer requests");
+  }
+  return static_cast<std::int64_t>(seconds * static_cast<double>(kNanosPerSecond));
 }
 
 QuantileTable::QuantileTable(std::span<const std::int32_t> values) : values_(values) {
@@ -135,13 +140,16 @@ WeibullShape weibull_for_cv(double cv) {
 
 std::vector<std::int64_t> drifting_arrivals(const DriftingArrivals& process, std::int64_t count,
                                             Prng& prng) {
-  constexpr double kStepSeconds = 10.0;
-  const double keep = fixed_exp(-kStepSeconds / process.drift_s);
+  // Fails now rather than after the work, when the whole would last too long.
+  (void)nanos_of(static_cast<double>(count) / process.rate);
+  // The level of the drift is held for a step; at rates under one a step, for a mean gap.
+  const double step_s = std::max(10.0, 1.0 / process.rate);
+  const double keep = fixed_exp(-step_s / process.drift_s);
   const double fresh = std::sqrt(1.0 - keep * keep);
   std::vector<std::int64_t> times;
   times.reserve(static_cast<std::size_t>(count));
   double level = prng.normal();
-  double step_end = kStepSeconds;
+  double step_end = step_s;
   double now = 0.0;
   const auto mean_gap = [&] {
     // The mean of a lognormal factor is e^(s^2/2); dividing it out keeps the mean rate.
@@ -149,11 +157,11 @@ std::vector<std::int64_t> drifting_arrivals(const DriftingArrivals& process, std
   };
   double gap = mean_gap();
   while (static_cast<std::int64_t>(times.size()) < count) {
-    times.push_back(to_nanos(now));
+    times.push_back(nanos_of(now));
     now += gamma_gap(prng, process.cv) * gap;
     while (now >= step_end) {
       level = keep * level + fresh * prng.normal();
-      step_end += kStepSeconds;
+      step_end += step_s;
       gap = mean_gap();
     }
   }
@@ -163,9 +171,8 @@ std::vector<std::int64_t> drifting_arrivals(const DriftingArrivals& process, std
 
 void stretch_to_rate(std::vector<std::int64_t>& times, double rate) {
   if (times.size() < 2 || times.back() == 0) return;
-  const double wanted = static_cast<double>(times.size() - 1) / rate;
-  const double factor =
-      wanted * static_cast<double>(kNanosPerSecond) / static_cast<double>(times.back());
+  const std::int64_t wanted = nanos_of(static_cast<double>(times.size() - 1) / rate);
+  const double factor = static_cast<double>(wanted) / static_cast<double>(times.back());
   for (std::int64_t& time : times) {
     time = static_cast<std::int64_t>(static_cast<double>(time) * factor);
   }

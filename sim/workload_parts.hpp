@@ -57,6 +57,10 @@ class LengthHistogram {
 /// Throws InvalidArgument when a workload would hold more block ids than fit (2^28, as for traces).
 void check_block_ids(std::size_t count);
 
+/// Seconds as whole nanoseconds. Throws InvalidArgument when they do not fit (126 years), which a
+/// low rate and many requests can come to.
+[[nodiscard]] std::int64_t nanos_of(double seconds);
+
 /// Shape of the Weibull distribution whose coefficient of variation is `cv`; its scale for mean 1
 /// comes with it.
 struct WeibullShape {

@@ -38,13 +38,13 @@ std::vector<std::int64_t> clustered_arrivals(const tables::Quantiles& gaps_us, d
                                              double renew, std::int64_t count, Prng& prng) {
   constexpr double kStep = 0.05;
   const QuantileTable table(gaps_us);
-  const double nanos_per_unit = static_cast<double>(kNanosPerSecond) / rate / mean_of(gaps_us);
+  const double seconds_per_unit = 1.0 / rate / mean_of(gaps_us);
   std::vector<std::int64_t> times;
   times.reserve(static_cast<std::size_t>(count));
   double place = prng.uniform();
   double now = 0.0;
   for (std::int64_t i = 0; i < count; ++i) {
-    times.push_back(static_cast<std::int64_t>(now));
+    times.push_back(nanos_of(now));
     if (prng.chance(renew)) {
       place = prng.uniform();
     } else {
@@ -52,7 +52,7 @@ std::vector<std::int64_t> clustered_arrivals(const tables::Quantiles& gaps_us, d
       place -= place >= 1.0 ? 1.0 : 0.0;
       place += place < 0.0 ? 1.0 : 0.0;
     }
-    now += static_cast<double>(table.at(std::min(place, 0x1.fffffffffffffp-1))) * nanos_per_unit;
+    now += static_cast<double>(table.at(std::min(place, 0x1.fffffffffffffp-1))) * seconds_per_unit;
   }
   stretch_to_rate(times, rate);
   return times;

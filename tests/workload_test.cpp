@@ -107,11 +107,11 @@ TEST(Workload, BytesArePinned) {
     return hash;
   };
   const std::unordered_map<std::string, std::uint64_t> pinned{
-      {"chat-azure", 10685026528869506084U},        {"code-azure", 2142015214296261971U},
-      {"longchat-mooncake", 13167070763114079239U}, {"reason-r1", 2564732796873019761U},
-      {"batch-api", 11061613204554971746U},         {"agent-coding", 14865496527176682765U},
-      {"spec-tree", 10685026528869506084U},         {"abort-storm", 1333879427389993577U},
-      {"steady-fill", 12779889853313032515U},       {"adversary", 13934614106645364567U}};
+      {"chat-azure", 4441933897507357015U},        {"code-azure", 6452818421289851061U},
+      {"longchat-mooncake", 5491412242849060705U}, {"reason-r1", 2564732796873019761U},
+      {"batch-api", 11061613204554971746U},        {"agent-coding", 3559236720606979355U},
+      {"spec-tree", 4441933897507357015U},         {"abort-storm", 17400349462441219758U},
+      {"steady-fill", 12779889853313032515U},      {"adversary", 13934614106645364567U}};
   for (const WorkloadInfo& info : list_workloads()) {
     EXPECT_EQ(hash_of(info.name + ":requests=1000"), pinned.at(info.name)) << info.name;
   }
@@ -130,6 +130,7 @@ TEST(Workload, BadSpecsSayWhatThereIs) {
   }
   EXPECT_THAT(message_of("chat-azure:requests=1.5"), HasSubstr("whole number"));
   EXPECT_THAT(message_of("chat-azure:requests=0"), HasSubstr("within"));
+  EXPECT_THAT(message_of("chat-azure:requests=20000000,rate=0.001"), HasSubstr("126 years"));
   EXPECT_THAT(message_of("longchat-mooncake:requests=60000,block=1"), HasSubstr("block ids"));
 }
 
