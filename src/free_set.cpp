@@ -23,6 +23,10 @@ const char* to_string(PageState state) {
 
 namespace {
 
+// Records to read ahead of the one at hand: enough to overlap the misses of a pool whose records do
+// not fit in the second-level cache.
+constexpr std::size_t kPrefetchAhead = 12;
+
 std::string describe(const char* verb, PageId page) {
   return std::string(verb) + " of page " + std::to_string(index_of(page));
 }
@@ -37,14 +41,6 @@ FreeSet::FreeSet(PageCount pages) {
   records_.resize(static_cast<std::size_t>(pages));
   records_[0].references = kReserved;
   free_ = pages - 1;
-}
-
-FreeSet::Record& FreeSet::record(PageId page) {
-  return records_[static_cast<std::size_t>(index_of(page))];
-}
-
-const FreeSet::Record& FreeSet::record(PageId page) const {
-  return records_[static_cast<std::size_t>(index_of(page))];
 }
 
 PageCount FreeSet::count(PageState state) const {
@@ -93,9 +89,7 @@ void FreeSet::require_in_pool(PageId page, const char* verb) const {
   }
 }
 
-void FreeSet::require_live(PageId page, const char* verb) const {
-  const auto index = static_cast<std::size_t>(index_of(page));
-  if (index != 0 && index < records_.size() && records_[index].references > 0) return;
+void FreeSet::refuse_not_live(PageId page, const char* verb) const {
   require_in_pool(page, verb);
   if (index_of(page) == 0) {
     throw PageError(PageError::Kind::reserved_page, page, 0,
@@ -116,7 +110,9 @@ void FreeSet::acquire(PageId page, OwnerTag owner) {
 
 void FreeSet::acquire(std::span<const PageId> pages, OwnerTag owner) {
   PageCount from_free = 0;
-  for (const PageId page : pages) {
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    if (i + kPrefetchAhead < pages.size()) prefetch(pages[i + kPrefetchAhead]);
+    const PageId page = pages[i];
     Record& r = record(page);
     PACKSTONE_ASSERT(index_of(page) > 0 && (r.references == kFree || r.references == kReserved));
     from_free += r.references == kFree ? 1 : 0;
@@ -160,6 +156,7 @@ void FreeSet::release(std::span<const PageId> pages, std::vector<PageId>& freed,
   try {
     for (; done < pages.size(); ++done) {
       const PageId page = pages[done];
+      if (done + kPrefetchAhead < pages.size()) prefetch(pages[done + kPrefetchAhead]);
       require_live(page, "release");
       Record& r = record(page);
       if (expected_owner && r.owner != *expected_owner) {

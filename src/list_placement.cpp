@@ -7,72 +7,66 @@
 
 namespace packstone {
 
+namespace {
+
+constexpr std::size_t kPrefetchAhead = 12;
+
+}  // namespace
+
 ListPlacement::ListPlacement(FreeSet& set, std::string_view name, Giving giving)
     : Placement(set),
       name_(name),
       giving_(giving),
-      stale_max_(set.pages() / 64 + 16),
-      ring_(static_cast<std::size_t>(set.pages() + stale_max_), kNoPage) {
+      ring_(static_cast<std::size_t>(set.pages())),
+      places_(static_cast<std::size_t>(set.pages())) {
   ListPlacement::rebuild();
 }
 
-PageId ListPlacement::pop() {
-  PACKSTONE_ASSERT(size_ > 0);
-  const PageId page = ring_[head_];
-  head_ = wrapped(head_ + 1);
-  size_ -= 1;
-  return page;
+std::size_t ListPlacement::behind(std::size_t place, std::size_t distance) const {
+  const std::size_t at = place + distance;
+  return at < ring_.size() ? at : at - ring_.size();
+}
+
+void ListPlacement::put(std::size_t place, PageId page) {
+  ring_[place] = page;
+  places_[static_cast<std::size_t>(index_of(page))] = static_cast<std::uint32_t>(place);
 }
 
 void ListPlacement::push_back(PageId page) {
-  PACKSTONE_ASSERT(size_ < ring_.size());
-  ring_[wrapped(head_ + size_)] = page;
-  size_ += 1;
+  put(behind(head_, count_), page);
+  count_ += 1;
 }
 
 void ListPlacement::push_front(PageId page) {
-  PACKSTONE_ASSERT(size_ < ring_.size());
-  head_ = (head_ == 0 ? ring_.size() : head_) - 1;
-  ring_[head_] = page;
-  size_ += 1;
-}
-
-bool ListPlacement::skip(PageId page) {
-  if (stale_.empty()) return false;
-  const auto found = stale_.find(page);
-  if (found == stale_.end()) return false;
-  Stale& stale = found->second;
-  if (giving_ != Giving::append && stale.listed) {
-    stale.listed = false;
-    return false;
-  }
-  stale_entries_ -= 1;
-  if (--stale.count == 0) stale_.erase(found);
-  return true;
+  head_ = behind(head_, ring_.size() - 1);
+  count_ += 1;
+  put(head_, page);
 }
 
 void ListPlacement::take(const TakeRequest& /*request*/, std::span<PageId> out) {
-  for (PageId& place : out) {
-    do {
-      place = pop();
-    } while (skip(place));
+  PACKSTONE_ASSERT(out.size() <= count_);
+  const std::size_t before_end = std::min(out.size(), ring_.size() - head_);
+  const auto first = ring_.begin() + static_cast<std::ptrdiff_t>(head_);
+  std::copy_n(first, before_end, out.begin());
+  std::copy_n(ring_.begin(), out.size() - before_end,
+              out.begin() + static_cast<std::ptrdiff_t>(before_end));
+  head_ = behind(head_, out.size());
+  count_ -= out.size();
+  // What the takes to come will make live; a batched decode takes page by page.
+  const std::size_t ahead = std::min<std::size_t>(out.size(), kPrefetchAhead);
+  for (std::size_t i = 0; i < ahead; ++i) {
+    set_.prefetch(ring_[behind(head_, (kPrefetchAhead - i) % ring_.size())]);
   }
 }
 
 void ListPlacement::take_exact(PageId page) {
-  Stale& stale = stale_[page];
-  stale.count += 1;
-  stale.listed = false;
-  stale_entries_ += 1;
-  if (stale_entries_ >= stale_max_) sweep();
+  const std::size_t gap = places_[static_cast<std::size_t>(index_of(page))];
+  PACKSTONE_ASSERT(ring_[gap] == page && count_ > 0);
+  put(gap, ring_[behind(head_, count_ - 1)]);
+  count_ -= 1;
 }
 
 void ListPlacement::give(std::span<const PageId> pages) {
-  if (!stale_.empty()) {
-    for (const PageId page : pages) {
-      if (const auto found = stale_.find(page); found != stale_.end()) found->second.listed = true;
-    }
-  }
   switch (giving_) {
     case Giving::append:
       for (const PageId page : pages) push_back(page);
@@ -88,50 +82,27 @@ void ListPlacement::give(std::span<const PageId> pages) {
   }
 }
 
-void ListPlacement::sweep() {
-  for (std::size_t left = size_; left > 0; --left) {
-    const PageId page = pop();
-    if (!skip(page)) push_back(page);
-  }
-  PACKSTONE_ASSERT(stale_entries_ == 0);
-  stale_.clear();
-}
-
 void ListPlacement::rebuild() {
   head_ = 0;
-  size_ = 0;
-  stale_entries_ = 0;
-  stale_.clear();
+  count_ = 0;
   for (std::int32_t i = 1; i < set_.pages(); ++i) {
     if (set_.state(PageId{i}) == PageState::free) push_back(PageId{i});
   }
 }
 
 void ListPlacement::check() const {
-  std::unordered_map<PageId, Stale> stale = stale_;
-  std::vector<bool> listed(static_cast<std::size_t>(set_.pages()), false);
-  PageCount seen = 0;
-  for (std::size_t i = 0; i < size_; ++i) {
-    const PageId page = ring_[wrapped(head_ + i)];
-    const std::string name = "the free list names page " + std::to_string(index_of(page));
-    if (const auto found = stale.find(page); found != stale.end() && found->second.count > 0) {
-      const bool counts = giving_ != Giving::append && found->second.listed;
-      if (!counts) {
-        found->second.count -= 1;
-        continue;
-      }
-      found->second.listed = false;
-    }
-    if (set_.state(page) != PageState::free) {
-      throw InvariantError(name + ", which is " + to_string(set_.state(page)));
-    }
-    if (listed[static_cast<std::size_t>(index_of(page))]) throw InvariantError(name + " twice");
-    listed[static_cast<std::size_t>(index_of(page))] = true;
-    seen += 1;
-  }
-  if (seen != available()) {
-    throw InvariantError("the free list has " + std::to_string(seen) + " pages, the set " +
+  if (static_cast<PageCount>(count_) != available()) {
+    throw InvariantError("the free list has " + std::to_string(count_) + " pages, the set " +
                          std::to_string(available()));
+  }
+  for (std::size_t i = 0; i < count_; ++i) {
+    const std::size_t place = behind(head_, i);
+    const PageId page = ring_[place];
+    if (set_.state(page) != PageState::free ||
+        places_[static_cast<std::size_t>(index_of(page))] != place) {
+      throw InvariantError("the free list names page " + std::to_string(index_of(page)) +
+                           ", which is " + to_string(set_.state(page)) + ", or twice");
+    }
   }
 }
 

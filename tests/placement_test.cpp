@@ -71,7 +71,7 @@ TEST(Placement, OrdersAreAsDocumented) {
   EXPECT_THAT(order_after_freeing("run", 1), testing::UnorderedElementsAre(1, 2, 4, 6));
 }
 
-TEST(Placement, AListKeepsItsOrderWhenMovesTakePagesOutOfItsMiddle) {
+TEST(Placement, AMoveTakesItsPageOutOfTheMiddleOfTheFreeOrder) {
   struct Case {
     std::string policy;
     std::int64_t page_size;
@@ -101,7 +101,13 @@ TEST(Placement, AListKeepsItsOrderWhenMovesTakePagesOutOfItsMiddle) {
         placement->take_exact(*at);
         set.acquire(*at, 1);
         live.push_back(*at);
-        list.erase(at);
+        // The last page of the list fills the gap: constant time for one page out of order.
+        if (each.policy == "lowest") {
+          list.erase(at);
+        } else {
+          *at = list.back();
+          list.pop_back();
+        }
       } else if (!live.empty()) {
         std::shuffle(live.begin(), live.end(), random);
         std::vector<PageId> given(

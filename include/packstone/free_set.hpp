@@ -78,6 +78,16 @@ class FreeSet {
     return static_cast<std::int64_t>(pins_.size());
   }
 
+  /// Tells the processor that the page's record will be read soon. Any id is allowed.
+  void prefetch(PageId page) const {
+#if defined(__GNUC__)
+    const auto at = static_cast<std::uint32_t>(index_of(page));
+    if (at < records_.size()) __builtin_prefetch(&records_[at], 1);
+#else
+    (void)page;
+#endif
+  }
+
   /// free or reserved -> live with one reference. A bug of the placement policy, not of the caller,
   /// if not so.
   void acquire(PageId page, OwnerTag owner);
@@ -139,10 +149,19 @@ class FreeSet {
     std::vector<PageId> pages;
   };
 
-  [[nodiscard]] Record& record(PageId page);
-  [[nodiscard]] const Record& record(PageId page) const;
+  [[nodiscard]] Record& record(PageId page) {
+    return records_[static_cast<std::size_t>(index_of(page))];
+  }
+  [[nodiscard]] const Record& record(PageId page) const {
+    return records_[static_cast<std::size_t>(index_of(page))];
+  }
   void require_in_pool(PageId page, const char* verb) const;
-  void require_live(PageId page, const char* verb) const;
+  void require_live(PageId page, const char* verb) const {
+    // An id below 0 becomes a large number; page 0 has a mark, and so no reference.
+    const auto at = static_cast<std::uint32_t>(index_of(page));
+    if (at >= records_.size() || records_[at].references < 1) refuse_not_live(page, verb);
+  }
+  [[noreturn]] void refuse_not_live(PageId page, const char* verb) const;
 
   std::vector<Record> records_;
   PageCount free_{0};
