@@ -9,6 +9,28 @@ endfunction()
 
 find_program(PACKSTONE_CC NAMES gcc clang cc)
 add_consumer_test(consumer consumer consumer_pc)
+add_consumer_test(consumer_c consumer_c)
 if(PACKSTONE_HAS_CUDA)
   add_consumer_test(consumer_cuda consumer_cuda)
+endif()
+
+# The C ABI, by a C compiler that is held to the standard.
+enable_language(C)
+add_executable(c_api_test c_api_test.c)
+set_target_properties(c_api_test PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+target_compile_options(c_api_test PRIVATE -Wall -Wextra -Werror -pedantic -pedantic-errors -Wundef)
+target_link_libraries(c_api_test PRIVATE packstone_c m)
+add_test(NAME c_api_test COMMAND c_api_test)
+set_tests_properties(c_api_test PROPERTIES LABELS host)
+add_test(NAME c_api_symbols COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DLIBRARY=$<TARGET_FILE:packstone_c>
+  -DPROGRAM=$<TARGET_FILE:c_api_test> -P ${CMAKE_CURRENT_SOURCE_DIR}/c_api_symbols.cmake)
+set_tests_properties(c_api_symbols PROPERTIES LABELS package)
+
+# The Debian package has what an install has, and says what it needs.
+find_program(PACKSTONE_DPKG_DEB dpkg-deb)
+if(PACKSTONE_DPKG_DEB AND TARGET packstone_command)
+  add_test(NAME debian_package COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR}
+    -DWORK=${CMAKE_CURRENT_BINARY_DIR}/debian -DCPACK=${CMAKE_CPACK_COMMAND} -DDPKG_DEB=${PACKSTONE_DPKG_DEB}
+    -P ${CMAKE_CURRENT_SOURCE_DIR}/debian_package.cmake)
+  set_tests_properties(debian_package PROPERTIES LABELS package)
 endif()
