@@ -205,6 +205,7 @@ TraceFormat trace_format_from(std::string_view name) {
 
 std::vector<std::string> trace_format_names() {
   std::vector<std::string> names;
+  names.reserve(kFormatNames.size());
   for (const FormatName& known : kFormatNames) names.emplace_back(known.name);
   return names;
 }

@@ -92,8 +92,7 @@ class MooncakeParser final : public RowParser {
       return fault;
     }
     if (handler_.has_ids()) {
-      const RowFault fault =
-          check_ids(request.prompt_tokens, row.ids.size(), block_, floor_, !floor_);
+      RowFault fault = check_ids(request.prompt_tokens, row.ids.size(), block_, floor_, !floor_);
       if (fault) return fault;
     }
     if (auto fault = parse_extra(row)) return fault;

@@ -5,6 +5,7 @@
 #include <sim/workload_parts.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <vector>
@@ -116,7 +117,7 @@ class AgentSessions {
 
   std::int64_t draw_output() {
     const double tokens = lengths_.lognormal(fixed_log(kOutputMedian), kOutputSigma);
-    return std::clamp<std::int64_t>(static_cast<std::int64_t>(tokens + 0.5), 1, kOutputMax);
+    return std::clamp<std::int64_t>(std::llround(tokens), 1, kOutputMax);
   }
 
   double draw_wait() {

@@ -101,7 +101,7 @@ std::int64_t QuantileTable::at(double u) const {
   }
   const double low = values_[left];
   const double high = values_[left + 1];
-  return static_cast<std::int64_t>(low + (high - low) * (percent - from) / (to - from) + 0.5);
+  return std::llround(low + (high - low) * (percent - from) / (to - from));
 }
 
 LengthHistogram::LengthHistogram(const std::vector<Bucket>& buckets) {

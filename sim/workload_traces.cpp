@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <numeric>
 
@@ -84,7 +85,7 @@ std::int64_t draw_new_blocks(Prng& prng) {
   std::size_t i = 0;
   while (percent >= kPercent[i + 1]) ++i;
   const double part = (percent - kPercent[i]) / (kPercent[i + 1] - kPercent[i]);
-  return static_cast<std::int64_t>(kBlocks[i] + part * (kBlocks[i + 1] - kBlocks[i]) + 0.5);
+  return std::llround(kBlocks[i] + part * (kBlocks[i + 1] - kBlocks[i]));
 }
 
 // Gives the prompts of a chat workload their block ids: block 0 is common to all, and some prompts
