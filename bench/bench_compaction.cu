@@ -42,12 +42,29 @@ void report_rate(benchmark::State& state, Bytes bytes_each_way) {
   state.SetBytesProcessed(state.iterations() * 2 * bytes_each_way);
 }
 
-void move_planes(benchmark::State& state, Bytes bytes, const MoverTuning& tuning, bool sorted) {
+/// Where the pages of a plan lie.
+enum class Pattern {
+  random,      ///< random pages to random pages, in random order: the worst case
+  packing,     ///< random pages to consecutive ones, as a planner that packs gives them
+  contiguous,  ///< consecutive pages to consecutive pages: what the kernel does without the places
+};
+
+void move_planes(benchmark::State& state, Bytes bytes, const MoverTuning& tuning, Pattern pattern) {
   const DevicePool pool = plane_pool(bytes);
   const PageMover mover(std::array{&pool}, tuning);
   const std::int64_t count = moved_bytes() / bytes;
-  std::vector<PageMove> moves = random_moves(pool.pages(), count);
-  if (sorted) std::ranges::sort(moves, {}, &PageMove::from);
+  std::vector<PageMove> moves;
+  if (pattern == Pattern::random) {
+    moves = random_moves(pool.pages(), count);
+  } else {
+    const auto first = static_cast<std::int32_t>(pool.pages() - count);
+    const std::vector<PageId> sources = random_pages(first, count, 2);
+    for (std::int32_t i = 0; i < count; ++i) {
+      moves.push_back(
+          {pattern == Pattern::packing ? sources[static_cast<std::size_t>(i)] : PageId{1 + i},
+           PageId{first + i}});
+    }
+  }
   const DeviceMoves list(moves);
   Stream stream;
   measure(state, stream.get(), [&](cudaStream_t s) {
@@ -110,7 +127,7 @@ void overlap(benchmark::State& state) {
                       {.moves_max = count, .tuning = {.multiprocessors = multiprocessors}});
   const DeviceMemory sink(4);
   Stream attention;
-  Stream moves;
+  Stream moves(true);
   constexpr Bytes kBlockBytes = Bytes{2} << 20;
   const auto step = [&] {
     stand_in<<<static_cast<unsigned>(read / kBlockBytes), 512, 0, attention.get()>>>(
@@ -243,12 +260,16 @@ void register_all() {
     state.counters["GB/s"] = copy_ceiling() * 1e-9;
   });
   for (const Bytes bytes : {Bytes{656}, Bytes{1152}, Bytes{10'496}, Bytes{18'432}, Bytes{73'728}}) {
-    for (const bool sorted : {false, true}) {
-      add("move/" + std::to_string(bytes) + (sorted ? "/sorted_sources" : "/random"), 15,
-          [=](benchmark::State& state) { move_planes(state, bytes, {}, sorted); });
-    }
-    add("move_registers/" + std::to_string(bytes) + "/random", 15,
-        [=](benchmark::State& state) { move_planes(state, bytes, {.bulk = false}, false); });
+    const std::string size = std::to_string(bytes);
+    add("move/" + size + "/random", 15,
+        [=](benchmark::State& state) { move_planes(state, bytes, {}, Pattern::random); });
+    add("move/" + size + "/packing", 15,
+        [=](benchmark::State& state) { move_planes(state, bytes, {}, Pattern::packing); });
+    add("move/" + size + "/contiguous", 15,
+        [=](benchmark::State& state) { move_planes(state, bytes, {}, Pattern::contiguous); });
+    add("move_registers/" + size + "/random", 15, [=](benchmark::State& state) {
+      move_planes(state, bytes, {.bulk = false}, Pattern::random);
+    });
   }
   for (const KvType type : {KvType::bf16, KvType::e4m3_tile}) {
     for (const PoolOrder order : {PoolOrder::layer_major, PoolOrder::page_major}) {
@@ -278,29 +299,46 @@ void register_all() {
       ->Unit(benchmark::kMicrosecond)
       ->Iterations(smoke() ? 2 : 15);
   if (std::getenv("PACKSTONE_BENCH_TUNE") == nullptr) return;
+  struct Shape {
+    std::int32_t blocks, warps, stages, stage;
+  };
+  constexpr std::array kShapes{Shape{1, 4, 2, 4608},  Shape{1, 8, 2, 4608}, Shape{1, 8, 2, 2304},
+                               Shape{2, 4, 2, 4608},  Shape{2, 4, 4, 2304}, Shape{1, 4, 4, 4608},
+                               Shape{1, 4, 4, 9216},  Shape{1, 8, 4, 4608}, Shape{2, 4, 4, 4608},
+                               Shape{1, 4, 2, 18'432}};
+  using enum CachePolicy;
+  struct Policies {
+    const char* name;
+    CachePolicy loads, stores;
+  };
+  constexpr std::array kPolicies{
+      Policies{"first_first", evict_first, evict_first},
+      Policies{"first_normal", evict_first, evict_normal},
+      Policies{"first_last", evict_first, evict_last},
+      Policies{"normal_normal", evict_normal, evict_normal},
+      Policies{"normal_first", evict_normal, evict_first},
+      Policies{"normal_last", evict_normal, evict_last},
+  };
   for (const Bytes bytes : {Bytes{1152}, Bytes{18'432}}) {
-    for (const std::int32_t blocks : {1, 2}) {
-      for (const std::int32_t warps : {1, 2, 4, 8}) {
-        for (const std::int32_t stages : {2, 4}) {
-          for (const std::int32_t stage : {1152, 2304, 4608, 9216, 18'432}) {
-            const std::int64_t ring = std::int64_t{warps} * stages * stage * blocks;
-            if (ring > 220'000 || ring < 16'000) continue;
-            for (const bool first : {true, false}) {
-              if (!first && (warps != 4 || stages != 4)) continue;
-              add("tune/" + std::to_string(bytes) + "/blocks:" + std::to_string(blocks) +
-                      "/warps:" + std::to_string(warps) + "/stages:" + std::to_string(stages) +
-                      "/stage:" + std::to_string(stage) + (first ? "" : "/evict_normal"),
-                  9, [=](benchmark::State& state) {
-                    move_planes(state, bytes,
-                                {.evict_first = first,
-                                 .warps = warps,
-                                 .stages = stages,
-                                 .stage_bytes = stage,
-                                 .blocks_per_multiprocessor = blocks},
-                                false);
-                  });
-            }
-          }
+    for (const Shape& shape : kShapes) {
+      for (const Policies& policies : kPolicies) {
+        for (const std::int32_t multiprocessors : {0, 100}) {
+          if (multiprocessors != 0 && policies.stores != evict_normal) continue;
+          add("tune/" + std::to_string(bytes) + "/" + std::to_string(shape.blocks) + "x" +
+                  std::to_string(shape.warps) + "x" + std::to_string(shape.stages) + "x" +
+                  std::to_string(shape.stage) + "/" + policies.name +
+                  (multiprocessors == 0 ? "" : "/100_SMs"),
+              9, [=](benchmark::State& state) {
+                move_planes(state, bytes,
+                            {.multiprocessors = multiprocessors,
+                             .loads = policies.loads,
+                             .stores = policies.stores,
+                             .warps = shape.warps,
+                             .stages = shape.stages,
+                             .stage_bytes = shape.stage,
+                             .blocks_per_multiprocessor = shape.blocks},
+                            Pattern::random);
+              });
         }
       }
     }

@@ -80,13 +80,12 @@ void transfer(benchmark::State& state, Bytes page, std::int64_t run, TransferMet
 
 // ---- memory given back ----
 
-/// A pool of 27 layers of MLA, pages of 64 tokens, churned by `fifo`; then steps of the planner's
-/// `granules` objective, executed, and the emptied granules released.
-void reclaim(benchmark::State& state) {
-  const PoolLayout layout = mla_layout({.layers = smoke() ? 2 : 27, .page_size = 64});
-  const PageCount pages = smoke() ? 600 : 6000;
+/// A pool churned by `fifo`; then steps of the planner's `granules` objective, executed, and the
+/// emptied granules released.
+void reclaim(benchmark::State& state, const PoolLayout& layout, PageCount pages) {
+  const Bytes buffer_page = page_bytes(layout.buffers.front(), layout.page_size);
   DevicePool pool(layout, {.pages = pages, .virtual_memory = true});
-  KvManager manager({.pages = pages, .page_size = 64, .policy = "fifo"});
+  KvManager manager({.pages = pages, .page_size = layout.page_size, .policy = "fifo"});
   std::mt19937_64 random(29);
   std::vector<SeqId> live;
   const auto finish_one = [&] {
@@ -97,7 +96,7 @@ void reclaim(benchmark::State& state) {
   };
   for (int request = 0; request < 3000; ++request) {
     const double u = static_cast<double>(random() % 1000) / 1000;
-    const auto tokens = static_cast<std::int64_t>(400 * std::exp(3 * u));  // 400 to 8,000
+    const auto tokens = layout.page_size * 6 * static_cast<std::int64_t>(std::exp(3 * u));
     SeqId seq;
     if (manager.create(seq) != Status::ok) continue;
     while (manager.append(seq, tokens) != Status::ok) finish_one();
@@ -126,7 +125,7 @@ void reclaim(benchmark::State& state) {
       const MovePlan plan = plan_moves(manager.snapshot(), {.objective = PlanObjective::granules,
                                                             .moves_max = 512,
                                                             .bytes_per_page = pool.page_bytes(),
-                                                            .granule_page_bytes = 64 * 1152});
+                                                            .granule_page_bytes = buffer_page});
       if (plan.moves.empty()) break;
       // Destinations in released granules are backed again before they are written.
       std::vector<PageId> destinations;
@@ -257,7 +256,14 @@ void register_all() {
           5, [=](benchmark::State& s) { transfer(s, 1152, 1, method, true, multiprocessors); });
     }
   }
-  add("reclaim_after_fifo_churn", 1, reclaim);
+  const std::int32_t layers = smoke() ? 2 : 27;
+  const PageCount pages = smoke() ? 600 : 6000;
+  add("reclaim_after_fifo_churn/mla_28_pages_a_granule", 1, [=](benchmark::State& s) {
+    reclaim(s, mla_layout({.layers = layers, .page_size = 64}), pages);
+  });
+  add("reclaim_after_fifo_churn/gqa_64_pages_a_granule", 1, [=](benchmark::State& s) {
+    reclaim(s, gqa_layout({.layers = layers, .page_size = 16}), pages);
+  });
   for (const std::int64_t pages : {1, 64, 1024, 16'384, 65'536}) {
     add("free_list/graph/" + std::to_string(pages), 10, free_list_graph)->Arg(pages);
     add("free_list/host/" + std::to_string(pages), 10, free_list_host)->Arg(pages);

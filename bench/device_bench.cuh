@@ -126,7 +126,10 @@ static __global__ void randomise_words(std::uint64_t* words, std::int64_t count)
 /// Device memory of random bytes, shared by the benchmarks that only need room.
 inline const DeviceMemory& arena() {
   static const DeviceMemory memory = [] {
-    DeviceMemory result(smoke() ? Bytes{64} << 20 : Bytes{32} << 30);
+    // Another size through PACKSTONE_BENCH_ARENA_GIB: how far apart pages lie is part of the cost.
+    const char* const given = std::getenv("PACKSTONE_BENCH_ARENA_GIB");
+    const Bytes usual = Bytes{given == nullptr ? 32 : std::atoi(given)} << 30;
+    DeviceMemory result(smoke() ? Bytes{64} << 20 : usual);
     randomise_words<<<4096, 256>>>(result.as<std::uint64_t>(), result.bytes() / 8);
     PACKSTONE_CUDA_CHECK(cudaDeviceSynchronize());
     return result;

@@ -5,6 +5,8 @@
 /// The copy engine's one-dimensional bulk copies (compute capability 9.0 up), as in the PTX ISA,
 /// "cp.async.bulk" and "mbarrier". Addresses and sizes are multiples of 16 bytes.
 
+#include <packstone/cuda/page_mover.hpp>
+
 #include <cstdint>
 
 namespace packstone::kernels {
@@ -40,14 +42,19 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       : "memory");
 }
 
-__device__ inline std::uint64_t cache_policy(bool evict_first) {
-  std::uint64_t policy;
-  if (evict_first) {
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  } else {
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+__device__ inline std::uint64_t cache_policy(cuda::CachePolicy policy) {
+  std::uint64_t result;
+  switch (policy) {
+    case cuda::CachePolicy::evict_first:
+      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(result));
+      break;
+    case cuda::CachePolicy::evict_last:
+      asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(result));
+      break;
+    default:
+      asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(result));
   }
-  return policy;
+  return result;
 }
 
 __device__ inline void bulk_load(std::uint32_t shared, std::uint64_t global, std::uint32_t bytes,

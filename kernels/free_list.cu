@@ -121,7 +121,8 @@ __global__ void take(const __grid_constant__ FreeListState state, std::int32_t* 
 }
 
 __device__ std::int64_t release_count(const std::int32_t* count, std::int32_t ids_max) {
-  return min(max(*count, 0), ids_max);
+  // A count out of bounds is a fault of its own: then no id is looked at.
+  return *count < 0 || *count > ids_max ? 0 : *count;
 }
 
 __global__ void begin_release(const __grid_constant__ FreeListState state,

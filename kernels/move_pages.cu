@@ -204,7 +204,8 @@ __global__ void move_pages_registers(const __grid_constant__ MovePagesArguments 
 /// its latency must not stand between two loads.
 template <int stages>
 __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments arguments,
-                                std::uint32_t stage_bytes, bool evict_first) {
+                                std::uint32_t stage_bytes, cuda::CachePolicy loads,
+                                cuda::CachePolicy stores) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int kAhead = stages / 2;
   constexpr int kBehind = stages - kAhead;
@@ -226,7 +227,8 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
   __syncwarp();
   stamp_moves(arguments, n);
 
-  const std::uint64_t policy = cache_policy(evict_first);
+  const std::uint64_t load_policy = cache_policy(loads);
+  const std::uint64_t store_policy = cache_policy(stores);
   TileCursor cursor = cursor_of(arguments, n, Widths::vectors);
   const auto next_piece = [&](bool& have) {
     have = cursor.settle();
@@ -259,7 +261,7 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
     if (lane == 0) barrier_expect(barrier, total);
     __syncwarp();
     if (piece.bytes != 0) {
-      bulk_load(at, source_of(arguments, piece), piece.bytes, barrier, policy);
+      bulk_load(at, source_of(arguments, piece), piece.bytes, barrier, load_policy);
     }
     next = next_piece(have);
   };
@@ -281,7 +283,7 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
           bulk_store(target[s],
                      ring + static_cast<std::uint32_t>(s) * stage_bytes +
                          static_cast<std::uint32_t>(lane) * length[s],
-                     length[s], policy);
+                     length[s], store_policy);
         }
         filled[s] = false;
       }
@@ -298,12 +300,14 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
 #else
   (void)arguments;
   (void)stage_bytes;
-  (void)evict_first;
+  (void)loads;
+  (void)stores;
   __trap();
 #endif
 }
 
-using BulkKernel = void (*)(MovePagesArguments, std::uint32_t, bool);
+using BulkKernel = void (*)(MovePagesArguments, std::uint32_t, cuda::CachePolicy,
+                            cuda::CachePolicy);
 
 BulkKernel bulk_kernel(std::int32_t stages) {
   switch (stages) {
@@ -336,7 +340,7 @@ cudaError_t launch_move_pages(const MovePagesArguments& arguments, const MovePag
     bulk_kernel(
         launch.stages)<<<blocks, threads, static_cast<std::size_t>(move_pages_shared_bytes(launch)),
                          stream>>>(arguments, static_cast<std::uint32_t>(launch.stage_bytes),
-                                   launch.evict_first);
+                                   launch.loads, launch.stores);
   } else {
     move_pages_registers<<<blocks, threads, 0, stream>>>(arguments);
   }

@@ -6,6 +6,7 @@
 /// pointer is a device address unless it says otherwise. Nothing here synchronises; each returns
 /// the launch error. Arguments have been validated by the classes of include/packstone/cuda.
 
+#include <packstone/cuda/page_mover.hpp>
 #include <packstone/pool_layout.hpp>
 #include <packstone/verify_params.hpp>
 
@@ -60,8 +61,9 @@ struct Stamp {
 
 /// How it is launched.
 struct MovePagesLaunch {
-  bool bulk{false};             ///< bulk copies through shared memory (compute capability 9.0 up)
-  bool evict_first{true};       ///< mark moved lines as the first to leave L2
+  bool bulk{false};  ///< bulk copies through shared memory (compute capability 9.0 up)
+  cuda::CachePolicy loads{cuda::CachePolicy::evict_first};
+  cuda::CachePolicy stores{cuda::CachePolicy::evict_normal};
   std::int32_t stages{4};       ///< of each warp's ring: 2 or 4
   std::int32_t stage_bytes{0};  ///< multiple of 16
   std::int32_t warps{4};        ///< a block, 1 .. 8
@@ -85,8 +87,8 @@ struct PatchTarget {
   std::int64_t count;
   std::int64_t slots_per_entry;  ///< values: entries are slots of pages with that many; 1: page
                                  ///< ids. keys: entries a page has
-  std::int32_t bytes;  ///< of an entry: 4 or 8
-  std::int32_t keys;   ///< 0: the entries are rewritten; 1: they move with their page
+  std::int32_t bytes;            ///< of an entry: 4 or 8
+  std::int32_t keys;             ///< 0: the entries are rewritten; 1: they move with their page
 };
 
 struct PatchArguments {

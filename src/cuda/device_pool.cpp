@@ -8,6 +8,9 @@ namespace packstone::cuda {
 
 namespace {
 
+// Of every device so far; a device with other granules would only waste a part of each.
+constexpr Bytes kGranuleBytes = Bytes{2} << 20;
+
 void rebase(PoolPlanes& planes, std::uint64_t base) {
   for (PagePlane& plane : planes.pages) plane.base += base;
   for (PagePlane& plane : planes.planes) plane.base += base;
@@ -18,7 +21,8 @@ void rebase(PoolPlanes& planes, std::uint64_t base) {
 
 DevicePool::DevicePool(const PoolLayout& layout, const DevicePoolOptions& options)
     : layout_(layout), pages_(options.pages), device_(current_device_limits().device) {
-  planes_ = place(layout, options.pages);
+  // Planes that start on a granule of their own empty whole granules, as the planner counts them.
+  planes_ = place(layout, options.pages, options.virtual_memory ? kGranuleBytes : kPlaneAlignment);
   std::uint64_t base = 0;
   if (options.virtual_memory) {
     arena_.emplace(planes_.bytes, options.cached_granules_max);

@@ -58,7 +58,8 @@ void validate(const MoverTuning& tuning) {
 
 kernels::MovePagesLaunch launch_of(const MoverTuning& tuning, bool bulk, std::int32_t blocks) {
   return {.bulk = bulk,
-          .evict_first = tuning.evict_first,
+          .loads = tuning.loads,
+          .stores = tuning.stores,
           .stages = tuning.stages,
           .stage_bytes = tuning.stage_bytes,
           .warps = tuning.warps,

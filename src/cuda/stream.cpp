@@ -5,6 +5,14 @@
 
 namespace packstone::cuda {
 
+Stream::Stream(bool first) {
+  int lowest = 0;
+  int highest = 0;
+  PACKSTONE_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  PACKSTONE_CUDA_CHECK(
+      cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, first ? highest : lowest));
+}
+
 bool Event::reached() const {
   const cudaError_t state = cudaEventQuery(event_);
   if (state == cudaErrorNotReady) {

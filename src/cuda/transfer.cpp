@@ -51,7 +51,8 @@ Transfer::Transfer(const DevicePool& pool, const TransferOptions& options)
       options_(checked(options)),
       mover_(std::array{&pool}, options.tuning),
       staging_(options.staging_blocks, list_bytes(options.pages_max)),
-      list_(list_bytes(options.pages_max)) {
+      list_(list_bytes(options.pages_max)),
+      marks_(static_cast<std::size_t>(pool.pages() / 64 + 1), 0) {
   Bytes stretch = options.stretch_bytes;
   for (const PagePlane& plane : mover_.planes()) stretch = std::max(stretch, plane.bytes);
   options_.stretch_bytes = stretch;
@@ -68,7 +69,10 @@ TransferMethod Transfer::choose(std::span<const PageId> pages) const {
   if (pages.empty()) return TransferMethod::staged;
   // A run is contiguous only where pages follow each other without gaps.
   Bytes pieces = 0;
-  const auto runs = static_cast<Bytes>(runs_of(pages).size());
+  Bytes runs = 1;
+  for (std::size_t i = 1; i < pages.size(); ++i) {
+    runs += index_of(pages[i]) == index_of(pages[i - 1]) + 1 ? 0 : 1;
+  }
   for (const PagePlane& plane : mover_.planes()) {
     pieces += plane.stride == plane.bytes ? runs : static_cast<Bytes>(pages.size());
   }
@@ -84,16 +88,29 @@ bool Transfer::gather(std::span<const PageId> pages, void* host, TransferMethod 
 
 bool Transfer::scatter(std::span<const PageId> pages, const void* host, TransferMethod method,
                        cudaStream_t stream) {
-  std::vector<PageId> sorted(pages.begin(), pages.end());
-  std::ranges::sort(sorted);
-  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
-    throw PageError(PageError::Kind::duplicate, *twice, 0,
-                    "scatter to page " + std::to_string(index_of(*twice)) + ", named twice");
-  }
-  if (!sorted.empty() && sorted.front() == kReservedPage) {
-    throw PageError(PageError::Kind::reserved_page, kReservedPage, 0, "scatter to page 0");
-  }
+  require_distinct(pages);
   return run(pages, static_cast<std::byte*>(const_cast<void*>(host)), method, Way::to_pool, stream);
+}
+
+void Transfer::require_distinct(std::span<const PageId> pages) {
+  std::size_t marked = 0;
+  bool twice = false;
+  for (; marked < pages.size() && !twice; ++marked) {
+    const std::int32_t page = index_of(pages[marked]);
+    if (page < 0 || page >= pool_->pages()) break;  // found again, and named, by run
+    std::uint64_t& word = marks_[static_cast<std::size_t>(page) / 64];
+    const std::uint64_t bit = std::uint64_t{1} << (page % 64);
+    twice = (word & bit) != 0 || page == 0;
+    word |= bit;
+  }
+  for (const PageId page : pages.first(marked)) {
+    marks_[static_cast<std::size_t>(index_of(page)) / 64] = 0;
+  }
+  if (!twice) return;
+  const PageId page = pages[marked - 1];
+  throw PageError(
+      page == kReservedPage ? PageError::Kind::reserved_page : PageError::Kind::duplicate, page, 0,
+      "scatter to page " + std::to_string(index_of(page)) + ", which is reserved or named twice");
 }
 
 bool Transfer::run(std::span<const PageId> pages, std::byte* host, TransferMethod method, Way way,
@@ -103,11 +120,17 @@ bool Transfer::run(std::span<const PageId> pages, std::byte* host, TransferMetho
     throw InvalidArgument("a transfer of " + std::to_string(count) + " pages, at most " +
                           std::to_string(options_.pages_max));
   }
+  // One branch-free pass for the usual case: lists of page size 1 are long.
+  std::int32_t lowest = 0;
+  std::int32_t highest = 0;
   for (const PageId page : pages) {
-    if (index_of(page) < 0 || index_of(page) >= pool_->pages()) {
-      throw PageError(PageError::Kind::out_of_range, page, 0,
-                      "transfer of page " + std::to_string(index_of(page)));
-    }
+    lowest = std::min(lowest, index_of(page));
+    highest = std::max(highest, index_of(page));
+  }
+  if (lowest < 0 || highest >= pool_->pages()) {
+    const PageId page{lowest < 0 ? lowest : highest};
+    throw PageError(PageError::Kind::out_of_range, page, 0,
+                    "transfer of page " + std::to_string(index_of(page)));
   }
   if (count == 0) return true;
   if (host == nullptr || reinterpret_cast<std::uintptr_t>(host) % 256 != 0) {
@@ -120,8 +143,10 @@ bool Transfer::run(std::span<const PageId> pages, std::byte* host, TransferMetho
     batched(pages, host, way, stream);
     return true;
   }
-  if (!upload(pages, stream)) return false;
+  if (!staging_.ready()) return false;
+  done_.wait(stream);
   if (method == TransferMethod::direct) {
+    upload(pages, 0, pages.size(), stream);
     const std::int64_t units = count * static_cast<std::int64_t>(mover_.planes().size());
     const auto linear = reinterpret_cast<std::uint64_t>(host);
     if (way == Way::to_host) {
@@ -130,28 +155,33 @@ bool Transfer::run(std::span<const PageId> pages, std::byte* host, TransferMetho
       mover_.scatter(list(), linear, 0, units, count, stream);
     }
   } else {
-    staged(count, host, way, stream);
+    staged(pages, host, way, stream);
   }
+  staging_.submit(stream);
   done_.record(stream);
   return true;
 }
 
-bool Transfer::upload(std::span<const PageId> pages, cudaStream_t stream) {
-  if (!staging_.ready()) return false;
+void Transfer::upload(std::span<const PageId> pages, std::size_t first, std::size_t last,
+                      cudaStream_t stream) {
+  if (first == last) return;
   std::byte* const block = staging_.block();
-  *reinterpret_cast<std::int32_t*>(block) = static_cast<std::int32_t>(pages.size());
   auto* const moves = reinterpret_cast<PageMove*>(block + kListHeader);
-  for (std::size_t i = 0; i < pages.size(); ++i) moves[i] = {pages[i], pages[i]};
-  done_.wait(stream);
-  PACKSTONE_CUDA_CHECK(
-      cudaMemcpyAsync(list_.data(), block,
-                      static_cast<std::size_t>(list_bytes(static_cast<std::int64_t>(pages.size()))),
-                      cudaMemcpyHostToDevice, stream));
-  staging_.submit(stream);
-  return true;
+  for (std::size_t i = first; i < last; ++i) moves[i] = {pages[i], pages[i]};
+  std::size_t begin = kListHeader + first * sizeof(PageMove);
+  if (first == 0) {
+    *reinterpret_cast<std::int32_t*>(block) = static_cast<std::int32_t>(pages.size());
+    begin = 0;
+  }
+  PACKSTONE_CUDA_CHECK(cudaMemcpyAsync(list_.data() + begin, block + begin,
+                                       kListHeader + last * sizeof(PageMove) - begin,
+                                       cudaMemcpyHostToDevice, stream));
 }
 
-void Transfer::staged(std::int64_t pages, std::byte* host, Way way, cudaStream_t stream) {
+void Transfer::staged(std::span<const PageId> list_pages, std::byte* host, Way way,
+                      cudaStream_t stream) {
+  const auto pages = static_cast<std::int64_t>(list_pages.size());
+  std::int64_t listed = 0;  // moves on the device so far: the first stretch need not wait for all
   const std::int64_t units = pages * static_cast<std::int64_t>(mover_.planes().size());
   // The engine starts after what is queued before this call: it may write `host`, or read it.
   start_.record(stream);
@@ -170,6 +200,9 @@ void Transfer::staged(std::int64_t pages, std::byte* host, Way way, cudaStream_t
       }
     }
     const auto size = static_cast<std::size_t>(mover_.linear_offset(last, pages) - start);
+    const std::int64_t needed = std::max(listed, std::min(last, pages));
+    upload(list_pages, static_cast<std::size_t>(listed), static_cast<std::size_t>(needed), stream);
+    listed = needed;
     Stretch& stretch = stretches_[turn % stretches_.size()];
     const auto linear = reinterpret_cast<std::uint64_t>(stretch.memory.data());
     if (way == Way::to_host) {

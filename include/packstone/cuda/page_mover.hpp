@@ -14,14 +14,19 @@
 
 namespace packstone::cuda {
 
+/// Who leaves L2 when room is needed.
+enum class CachePolicy : std::uint8_t { evict_first, evict_normal, evict_last };
+
 /// How the move kernel is launched. The defaults are what docs/compaction.md found best.
 struct MoverTuning {
   /// Multiprocessors that a launch may occupy, so that it runs beside attention; 0: all.
   std::int32_t multiprocessors{0};
   /// Off: through registers also where the device has bulk copies.
   bool bulk{true};
-  /// Let moved lines leave L2 first, so that they do not push out what attention reads again.
-  bool evict_first{true};
+  /// What happens in L2 to lines read: they are not read again, so they leave first.
+  CachePolicy loads{CachePolicy::evict_first};
+  /// And to lines written: the longer they stay, the better the memory can order its writes.
+  CachePolicy stores{CachePolicy::evict_normal};
   std::int32_t warps{4};           ///< a block, 1 .. 8
   std::int32_t stages{4};          ///< of each warp's ring, 2 or 4
   std::int32_t stage_bytes{9216};  ///< multiple of 128; shrunk where shared memory is short

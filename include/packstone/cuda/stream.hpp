@@ -21,7 +21,9 @@ namespace packstone::cuda {
 /// An owned stream that does not synchronise with the legacy default stream.
 class Stream {
  public:
-  Stream() { PACKSTONE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  /// @param first  its blocks are scheduled before those of other streams: for a compactor beside
+  ///   attention, whose queued blocks would otherwise hold the patch up until the step's end
+  explicit Stream(bool first = false);
   /// Finishes nothing: destroying a stream with work in flight is legal and does not wait.
   ~Stream() {
     if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);

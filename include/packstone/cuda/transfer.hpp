@@ -21,6 +21,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace packstone::cuda {
 
@@ -75,8 +76,11 @@ class Transfer {
   enum class Way : std::uint8_t { to_host, to_pool };
   [[nodiscard]] bool run(std::span<const PageId> pages, std::byte* host, TransferMethod method,
                          Way way, cudaStream_t stream);
-  [[nodiscard]] bool upload(std::span<const PageId> pages, cudaStream_t stream);
-  void staged(std::int64_t pages, std::byte* host, Way way, cudaStream_t stream);
+  void require_distinct(std::span<const PageId> pages);
+  /// Moves [first, last) of the list to the device.
+  void upload(std::span<const PageId> pages, std::size_t first, std::size_t last,
+              cudaStream_t stream);
+  void staged(std::span<const PageId> pages, std::byte* host, Way way, cudaStream_t stream);
   void batched(std::span<const PageId> pages, std::byte* host, Way way, cudaStream_t stream);
   [[nodiscard]] PageMover::List list() const;
 
@@ -84,9 +88,10 @@ class Transfer {
   TransferOptions options_;
   PageMover mover_;
   StagingRing staging_;
-  DeviceMemory list_;  // count, then [pages_max] PageMove
-  Event done_;         // the last use of list_ and of the stretches
-  Stream engine_;      // the copy engine's side of `staged`
+  DeviceMemory list_;                 // count, then [pages_max] PageMove
+  std::vector<std::uint64_t> marks_;  // [pages / 64 + 1], 0 between calls
+  Event done_;                        // the last use of list_ and of the stretches
+  Stream engine_;                     // the copy engine's side of `staged`
   Event start_;
   struct Stretch {
     DeviceMemory memory;
