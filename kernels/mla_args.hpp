@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What the MLA kernels are launched with: their shapes as constexpr policy values, and arguments.
+///
+/// ## Schedule
+/// A *segment* is a block of rows (node, head) of one sequence over all of the sequence's tokens,
+/// counted in *tiles*. Segments of all sequences laid end to end are one line of tiles, which is
+/// cut into equal shares, one a block ("Stream-K", Osama et al., 2023), so that blocks end together
+/// whatever the lengths. A segment that falls to several blocks leaves a partial result at each and
+/// is merged afterwards. A block can hold at most two partials, so that the scratch depends on the
+/// number of blocks alone. With fixed pieces (PlanOptions::splits, batch_invariant) shares are
+/// rounded to piece boundaries, and each piece of a cut segment leaves a partial.
+
+#include <packstone/kv_layout.hpp>
+#include <packstone/verify_params.hpp>
+
+#include <cstdint>
+
+namespace packstone::kernels {
+
+enum class MlaShape : std::uint8_t {
+  few_rows,   ///< up to 16 rows a segment, bound by memory: decode and short chains
+  many_rows,  ///< up to 64 rows a segment, bound by arithmetic: trees and many heads
+};
+
+/// A kernel's shape. Everything follows from these two.
+struct MlaPolicy {
+  KvType type;
+  MlaShape shape;
+
+  static constexpr std::int32_t kThreads = 256;
+  static constexpr std::int32_t kTile = 16;   ///< tokens: one step of the second product
+  static constexpr std::int32_t kSlices = 4;  ///< pieces of the head dimension, one a warp
+
+  [[nodiscard]] constexpr bool few() const { return shape == MlaShape::few_rows; }
+  [[nodiscard]] constexpr bool eight_bit() const {
+    return type == KvType::e4m3 || type == KvType::e4m3_tile;
+  }
+  /// Rows of a segment.
+  [[nodiscard]] constexpr std::int32_t rows() const { return few() ? 16 : 64; }
+  /// Distance of two rows in shared memory: an odd multiple of 16 bytes, so that eight rows lie in
+  /// different banks.
+  [[nodiscard]] constexpr std::int32_t pitch() const {
+    const auto bytes = static_cast<std::int32_t>(mla_row_bytes(type));
+    return (bytes / 16) % 2 == 1 ? bytes : bytes + 16;
+  }
+  [[nodiscard]] constexpr std::int32_t stage_bytes() const { return kTile * pitch(); }
+  /// Tiles in the ring: what is left of the 101,376 bytes of compute capability 12.0, at most 8.
+  [[nodiscard]] constexpr std::int32_t stages() const {
+    if (eight_bit()) return few() ? 8 : 6;
+    return few() ? 5 : 4;
+  }
+  [[nodiscard]] constexpr std::int32_t ring_bytes() const { return stages() * stage_bytes(); }
+  /// Partial scores in exchange between the warps.
+  [[nodiscard]] constexpr std::int32_t exchange_bytes() const {
+    return few() ? kSlices * 2 * 512 : 2 * kSlices * kSlices * 512;
+  }
+  /// Weights, row factors, barriers, row numbers of tiles to come, and cursors.
+  [[nodiscard]] constexpr std::int32_t small_bytes() const { return 3840; }
+  [[nodiscard]] constexpr std::int32_t shared_bytes() const {
+    return ring_bytes() + exchange_bytes() + small_bytes();
+  }
+};
+
+/// Per-block limit of compute capability 12.0, which is also within those of 8.0 (166,912), 8.9 and
+/// 9.0 (232,448).
+inline constexpr std::int32_t kMlaSharedBytesMax = 101'376;
+static_assert(MlaPolicy{KvType::bf16, MlaShape::few_rows}.shared_bytes() == 101'376);
+static_assert(MlaPolicy{KvType::bf16, MlaShape::many_rows}.shared_bytes() <= kMlaSharedBytesMax);
+static_assert(MlaPolicy{KvType::e4m3_tile, MlaShape::many_rows}.shared_bytes() <=
+              kMlaSharedBytesMax);
+
+/// The schedule, written by the schedule kernel and read by the others.
+struct MlaSchedule {
+  std::int64_t*
+      tiles_before;  ///< [lines + 1] tiles of the segments of earlier lines, and the total
+  std::int64_t* parts_before;   ///< [lines + 1] partials of earlier lines; only with fixed pieces
+  std::int32_t* line_sequence;  ///< [lines] with sparse lists: sequence of a query token, or -1
+  std::uint64_t* words;         ///< [tokens_max, words_stride] ancestor words made of parents
+  std::int32_t words_stride;    ///< words
+  std::int32_t lines;    ///< sequences, or query tokens with sparse lists (each has its own tokens)
+  std::int32_t workers;  ///< blocks
+  std::int32_t worker_tiles_min;  ///< a block's least share
+  std::int32_t splits;            ///< > 0: pieces of a segment
+  std::int32_t piece_tiles;       ///< > 0: tiles of a piece; both 0: shares cut anywhere
+};
+
+/// Whether pieces are of a fixed length, so that bits do not depend on the other lines.
+constexpr bool mla_has_fixed_pieces(const MlaSchedule& schedule) {
+  return schedule.splits > 0 || schedule.piece_tiles > 0;
+}
+
+/// Arguments of every MLA kernel.
+struct MlaArgs {
+  VerifyParams params;
+  MlaSchedule schedule;
+  std::int32_t rows;   ///< of a segment, at most MlaPolicy::rows()
+  float score_scale;   ///< of dot products: to base 2 or, with a cap, to the argument of tanh
+  float* partial_out;  ///< [parts, rows, 512], normalised
+  float* partial_lse;  ///< [parts, rows], base 2
+};
+
+}  // namespace packstone::kernels

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Merges the partials of segments that fell to several workers or pieces.
+#include "kernels/mla_launch.hpp"
+#include "kernels/mla_line.cuh"
+#include "kernels/primitives.cuh"
+
+namespace packstone::kernels {
+namespace {
+
+constexpr int kColumns = kMlaLatentDim / 4;  ///< threads of a row, 4 values each
+constexpr int kGroups = 4;
+constexpr int kThreads = kGroups * kColumns;
+
+/// A cut segment: partial i of its `count` is at first + i * step, but partial 0 at `head`.
+struct CutSegment {
+  mla::Line line;
+  std::int32_t segment;
+  std::int32_t count;  ///< 0: nothing to merge
+  std::int64_t head;
+  std::int64_t first;
+  std::int64_t step;
+};
+
+/// The segment that begins in the share of worker `id` and ends in another's.
+__device__ CutSegment cut_by_share(const MlaArgs& args, std::int64_t id, int rows,
+                                   int tile_tokens) {
+  const MlaSchedule& schedule = args.schedule;
+  CutSegment cut{};
+  const std::int64_t total = schedule.tiles_before[schedule.lines];
+  const std::int64_t share = mla::share_of(schedule, total);
+  const std::int64_t end = (id + 1) * share;
+  if (end >= total) return cut;
+  const mla::Cursor cursor = mla::place_cursor(args, end, total, rows, tile_tokens);
+  // A segment that starts just here is not cut; one that began before this share belongs to an
+  // earlier worker.
+  if (cursor.tile == 0 || cursor.tile > share) return cut;
+  const std::int64_t segment_end = end - cursor.tile + cursor.line.tiles;
+  cut.line = cursor.line;
+  cut.segment = cursor.segment;
+  cut.count = static_cast<std::int32_t>((segment_end - 1) / share - id) + 1;
+  cut.head = 2 * id + 1;
+  cut.first = 2 * id;
+  cut.step = 2;
+  return cut;
+}
+
+/// The segment whose first partial is `part`.
+__device__ CutSegment cut_by_piece(const MlaArgs& args, std::int64_t part, int rows,
+                                   int tile_tokens) {
+  const MlaSchedule& schedule = args.schedule;
+  CutSegment cut{};
+  if (part >= schedule.parts_before[schedule.lines]) return cut;
+  const std::int32_t index = mla::find_line(schedule.parts_before, schedule.lines, part);
+  cut.line = mla::load_line(args, index, rows, tile_tokens);
+  const std::int32_t piece = mla::piece_tiles_of(schedule, cut.line.tiles);
+  const std::int32_t pieces = (cut.line.tiles + piece - 1) / piece;
+  const std::int64_t local = part - schedule.parts_before[index];
+  if (local % pieces != 0) return cut;
+  cut.segment = static_cast<std::int32_t>(local / pieces);
+  cut.count = pieces;
+  cut.head = cut.first = part;
+  cut.step = 1;
+  return cut;
+}
+
+/// One row of a cut segment: a quarter of the block each takes every fourth partial, and the first
+/// adds up.
+__device__ void merge_row(const MlaArgs& args, const CutSegment& cut, int row) {
+  __shared__ float4 sums[kGroups][kColumns];
+  __shared__ float totals[kGroups];
+  const unsigned lane = threadIdx.x & 31U;
+  const unsigned group = threadIdx.x / kColumns;
+  const unsigned column = threadIdx.x % kColumns;
+  const auto place = [&](int i) {
+    const std::int64_t part = i == 0 ? cut.head : cut.first + i * cut.step;
+    return part * args.rows + row % args.rows;
+  };
+  float peak = -INFINITY;
+  for (int i = static_cast<int>(lane); i < cut.count; i += 32)
+    peak = fmaxf(peak, args.partial_lse[place(i)]);
+  for (int step = 16; step > 0; step /= 2)
+    peak = fmaxf(peak, __shfl_xor_sync(0xFFFFFFFFU, peak, step));
+  float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  float total = 0.0F;
+#pragma unroll 8
+  for (int i = static_cast<int>(group); i < cut.count; i += kGroups) {
+    const std::int64_t at = place(i);
+    const float lse = args.partial_lse[at];
+    // An empty part has weight 0 also where every part is empty and the peak is -inf.
+    const float weight = lse == -INFINITY ? 0.0F : mla::exp2_fast(lse - peak);
+    const float4 part = reinterpret_cast<const float4*>(args.partial_out)[at * kColumns + column];
+    total += weight;
+    sum.x = fmaf(weight, part.x, sum.x);
+    sum.y = fmaf(weight, part.y, sum.y);
+    sum.z = fmaf(weight, part.z, sum.z);
+    sum.w = fmaf(weight, part.w, sum.w);
+  }
+  sums[group][column] = sum;
+  if (column == 0) totals[group] = total;
+  __syncthreads();
+
+  if (group == 0) {
+    const VerifyParams& p = args.params;
+    const std::int64_t token = cut.line.query + cut.line.node + row / p.heads;
+    const std::int64_t head = row % p.heads;
+    const float all = totals[0] + totals[1] + totals[2] + totals[3];
+    const float scale = all == 0.0F ? 0.0F : 1.0F / all;
+    for (unsigned g = 1; g < kGroups; ++g) {
+      const float4 more = sums[g][column];
+      sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+    }
+    sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
+    char* to = static_cast<char*>(p.output.out) + token * p.output.stride_token +
+               head * p.output.stride_head;
+    if (p.output.type == FloatType::fp32) {
+      reinterpret_cast<float4*>(to)[column] = sum;
+    } else {
+      const bool bf16 = p.output.type == FloatType::bf16;
+      reinterpret_cast<uint2*>(to)[column] = bf16
+                                                 ? make_uint2(mla::pack(mla::Bf16{}, sum.x, sum.y),
+                                                              mla::pack(mla::Bf16{}, sum.z, sum.w))
+                                                 : make_uint2(mla::pack(mla::Fp16{}, sum.x, sum.y),
+                                                              mla::pack(mla::Fp16{}, sum.z, sum.w));
+    }
+    if (p.output.lse != nullptr && column == 0) {
+      const float lse = all == 0.0F ? -INFINITY : peak + log2f(all);
+      auto* lse_row = reinterpret_cast<float*>(reinterpret_cast<char*>(p.output.lse) +
+                                               token * p.output.lse_stride_token);
+      lse_row[head] = p.output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
+    }
+  }
+  __syncthreads();
+}
+
+/// blockIdx.x walks the cuts, blockIdx.y the rows of a segment.
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(const __grid_constant__ MlaArgs args, std::int64_t cuts) {
+  const bool fixed = mla_has_fixed_pieces(args.schedule);
+  const std::int64_t live = fixed ? args.schedule.parts_before[args.schedule.lines] : cuts;
+  for (std::int64_t i = blockIdx.x; i < live; i += gridDim.x) {
+    const CutSegment cut = fixed ? cut_by_piece(args, i, args.rows, MlaPolicy::kTile)
+                                 : cut_by_share(args, i, args.rows, MlaPolicy::kTile);
+    if (cut.count < 2) continue;
+    for (int row = static_cast<int>(blockIdx.y); row < args.rows;
+         row += static_cast<int>(gridDim.y)) {
+      const std::int32_t line_row = cut.segment * args.rows + row;
+      if (line_row < cut.line.nodes * args.params.heads) merge_row(args, cut, line_row);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_mla_combine(const MlaArgs& args, std::int64_t parts_max, cudaStream_t stream) {
+  constexpr std::int64_t kGridMax = 4096;
+  constexpr int kRowBlocks = 16;
+  const std::int64_t cuts = mla_has_fixed_pieces(args.schedule) ? parts_max : args.schedule.workers;
+  if (cuts < 2) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(cuts < kGridMax ? cuts : kGridMax),
+                  static_cast<unsigned>(args.rows < kRowBlocks ? args.rows : kRowBlocks));
+  combine_kernel<<<grid, kThreads, 0, stream>>>(args, cuts);
+  return cudaGetLastError();
+}
+
+}  // namespace packstone::kernels

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// A block's walk over its share of the line of tiles, and where the rows of a tile's tokens are.
+
+#include "kernels/mla_args.hpp"
+
+#include <cstdint>
+
+namespace packstone::kernels::mla {
+
+/// The lengths of one line: a sequence, or with sparse lists one query token of it.
+struct Line {
+  std::int32_t sequence;
+  std::int32_t query;   ///< first query token of the sequence
+  std::int32_t node;    ///< first node of the line: 0, or the query token's own
+  std::int32_t nodes;   ///< nodes of the line
+  std::int32_t tail;    ///< nodes that stand in the tail: the sequence's q_len, or 0 without a tail
+  std::int32_t prefix;  ///< tokens of the prefix, or entries of the list
+  std::int32_t tiles;   ///< of each segment, at least 1
+  std::int32_t segments;
+};
+
+__device__ inline Line load_line(const MlaArgs& args, std::int32_t index, std::int32_t rows,
+                                 std::int32_t tile_tokens) {
+  const VerifyParams& p = args.params;
+  const bool sparse = p.sparse.entries != nullptr;
+  Line line;
+  line.sequence = sparse ? args.schedule.line_sequence[index] : index;
+  if (line.sequence < 0) return {-1, 0, 0, 0, 0, 0, 1, 0};
+  line.query = p.q_indptr[line.sequence];
+  const std::int32_t q_len = p.q_indptr[line.sequence + 1] - line.query;
+  line.node = sparse ? index - line.query : 0;
+  line.nodes = sparse ? 1 : q_len;
+  line.tail = p.tail_place == TailPlace::none ? 0 : q_len;
+  line.prefix = sparse ? p.sparse.topk : p.prefix_lens[line.sequence];
+  line.tiles = max(1, (line.prefix + line.tail + tile_tokens - 1) / tile_tokens);
+  line.segments = (line.nodes * p.heads + rows - 1) / rows;
+  return line;
+}
+
+/// Tiles of a piece of a line; the line's whole length where shares are cut anywhere.
+__device__ inline std::int32_t piece_tiles_of(const MlaSchedule& schedule, std::int32_t tiles) {
+  if (schedule.splits > 0) return (tiles + schedule.splits - 1) / schedule.splits;
+  return schedule.piece_tiles > 0 ? schedule.piece_tiles : tiles;
+}
+
+/// The last index i with before[i] <= value, for before[0] <= value < before[count]; the whole warp
+/// works on it, 32 probes a step, so that even 2^20 lines take four dependent loads.
+__device__ inline std::int32_t find_line(const std::int64_t* before, std::int32_t count,
+                                         std::int64_t value) {
+  const auto lane = static_cast<std::int32_t>(threadIdx.x & 31U);
+  std::int32_t low = 0;
+  std::int32_t high = count;  // before[low] <= value < before[high]
+  while (high - low > 1) {
+    const std::int32_t step = (high - low + 31) / 32;
+    const std::int32_t probe = min(low + lane * step, high);
+    const std::uint32_t below = __ballot_sync(0xFFFFFFFFU, before[probe] <= value);
+    // Lane 0 probes `low`, so at least its bit is set; the set bits are the low ones.
+    const std::int32_t last = 31 - __clz(static_cast<int>(below));
+    const std::int32_t next_low = min(low + last * step, high);
+    high = min(low + (last + 1) * step, high);
+    low = next_low;
+  }
+  return low;
+}
+
+/// Position in the line of tiles.
+struct Cursor {
+  Line line;
+  std::int32_t index;      ///< of the line
+  std::int32_t segment;    ///< within the line
+  std::int32_t tile;       ///< within the segment
+  std::int64_t remaining;  ///< tiles of the share, this one included
+
+  /// Steps to the next tile; true when it is the first of another segment.
+  __device__ bool advance(const MlaArgs& args, std::int32_t rows, std::int32_t tile_tokens) {
+    --remaining;
+    if (++tile < line.tiles) return false;
+    tile = 0;
+    if (++segment < line.segments || remaining <= 0) return true;
+    segment = 0;
+    do {
+      line = load_line(args, ++index, rows, tile_tokens);
+    } while (line.segments == 0);  // remaining > 0, so a line with work follows
+    return true;
+  }
+};
+
+/// A cursor at tile `at`, for a share that ends at `end`; the whole warp works on it.
+__device__ inline Cursor place_cursor(const MlaArgs& args, std::int64_t at, std::int64_t end,
+                                      std::int32_t rows, std::int32_t tile_tokens) {
+  Cursor cursor;
+  cursor.remaining = end - at;
+  cursor.index = find_line(args.schedule.tiles_before, args.schedule.lines, at);
+  cursor.line = load_line(args, cursor.index, rows, tile_tokens);
+  const std::int64_t local = at - args.schedule.tiles_before[cursor.index];
+  cursor.segment = static_cast<std::int32_t>(local / cursor.line.tiles);
+  cursor.tile = static_cast<std::int32_t>(local % cursor.line.tiles);
+  return cursor;
+}
+
+/// Rounds a cut of the line of tiles up to the next start of a piece.
+__device__ inline std::int64_t align_to_piece(const MlaArgs& args, std::int64_t at,
+                                              std::int64_t total, std::int32_t rows,
+                                              std::int32_t tile_tokens) {
+  if (at >= total || !mla_has_fixed_pieces(args.schedule)) return min(at, total);
+  const std::int32_t index = find_line(args.schedule.tiles_before, args.schedule.lines, at);
+  const Line line = load_line(args, index, rows, tile_tokens);
+  const std::int64_t local = at - args.schedule.tiles_before[index];
+  const auto tile = static_cast<std::int32_t>(local % line.tiles);
+  const std::int32_t piece = piece_tiles_of(args.schedule, line.tiles);
+  const std::int32_t aligned = min((tile + piece - 1) / piece * piece, line.tiles);
+  return at + (aligned - tile);
+}
+
+/// Tiles of a worker's share.
+__device__ inline std::int64_t share_of(const MlaSchedule& schedule, std::int64_t total) {
+  const std::int64_t share = (total + schedule.workers - 1) / schedule.workers;
+  return max(share, static_cast<std::int64_t>(schedule.worker_tiles_min));
+}
+
+__device__ inline std::int64_t table_entry(const TokenTable& table, std::int64_t index) {
+  return table.type == IndexType::int64
+             ? static_cast<const std::int64_t*>(table.entries)[index]
+             : static_cast<std::int64_t>(static_cast<const std::int32_t*>(table.entries)[index]);
+}
+
+/// A token's row before its table entry has arrived: kept in registers over one step of the
+/// pipeline, so that nothing waits for the load.
+struct PendingRow {
+  enum class Kind : std::int32_t { none, page, slot, tail } kind;
+  std::int32_t offset;  ///< in the page
+  std::int64_t number;  ///< page, slot or row of the tail, by kind
+};
+
+__device__ inline PendingRow find_row(const MlaArgs& args, const Line& line, std::int32_t token) {
+  const VerifyParams& p = args.params;
+  PendingRow row{PendingRow::Kind::none, 0, 0};
+  if (token >= line.prefix + line.tail) return row;
+  std::int32_t position = token;
+  if (token < line.prefix) {
+    if (p.sparse.entries != nullptr) {
+      const std::int64_t list = static_cast<std::int64_t>(line.query + line.node) * p.sparse.stride;
+      const std::int32_t entry = p.sparse.entries[list + token];
+      if (entry < 0) return row;
+      position = entry;
+      if (p.sparse.unit == SparseUnit::slot) return {PendingRow::Kind::slot, 0, entry};
+    }
+  } else {
+    const std::int32_t node = token - line.prefix;
+    if (p.tail_place == TailPlace::separate) return {PendingRow::Kind::tail, 0, line.query + node};
+    position = p.prefix_lens[line.sequence] + node;
+  }
+  const auto size = static_cast<std::uint32_t>(p.table.page_size);
+  const auto column = static_cast<std::uint32_t>(position) / size;
+  const std::int64_t begin = p.table.indptr != nullptr
+                                 ? static_cast<std::int64_t>(p.table.indptr[line.sequence])
+                                 : static_cast<std::int64_t>(line.sequence) * p.table.row_stride;
+  row.number = table_entry(p.table, begin + column);
+  row.offset = static_cast<std::int32_t>(static_cast<std::uint32_t>(position) - column * size);
+  row.kind = PendingRow::Kind::page;
+  return row;
+}
+
+/// Bits of the tile's tokens that a node sees: bit i is token `first` + i of the line.
+__device__ inline std::uint32_t visible_tokens(const MlaArgs& args, const Line& line,
+                                               std::int32_t node, std::int32_t first) {
+  const std::int32_t ahead = line.prefix + line.tail - first;  // tokens from `first` to the end
+  const std::uint32_t limit = ahead >= 32 ? 0xFFFFFFFFU : (ahead <= 0 ? 0U : (1U << ahead) - 1U);
+  const std::int32_t start =
+      first - line.prefix;  // in nodes; negative while prefix tokens are left
+  if (start <= -32 || args.params.mask.kind == MaskKind::full) return limit;
+  if (args.params.mask.kind == MaskKind::causal) {
+    const std::int32_t seen = node - start + 1;
+    return limit & (seen >= 32 ? 0xFFFFFFFFU : (seen <= 0 ? 0U : (1U << seen) - 1U));
+  }
+  const bool made = args.params.mask.kind == MaskKind::parents;
+  const std::uint64_t* words = made ? args.schedule.words : args.params.mask.words;
+  const std::int64_t stride = made ? args.schedule.words_stride : args.params.mask.words_stride;
+  const std::uint64_t* row = words + static_cast<std::int64_t>(line.query + node) * stride;
+  if (start < 0) {
+    const std::uint64_t low = line.tail > 0 ? row[0] : 0;
+    const auto prefix_bits = (1U << static_cast<std::uint32_t>(-start)) - 1U;
+    return limit &
+           (prefix_bits | static_cast<std::uint32_t>(low << static_cast<std::uint32_t>(-start)));
+  }
+  if (start >= line.tail) return 0;
+  const std::int32_t word = start >> 6;
+  const auto shift = static_cast<std::uint32_t>(start & 63);
+  std::uint64_t bits = row[word] >> shift;
+  if (shift > 32 && ((word + 1) << 6) < line.tail) bits |= row[word + 1] << (64U - shift);
+  return limit & static_cast<std::uint32_t>(bits);
+}
+
+}  // namespace packstone::kernels::mla

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// The ring of KV tiles in shared memory: barriers, and the copies that fill it row by row from
+/// the slots of its tokens. From compute capability 9.0 a row is one bulk copy of the copy engine;
+/// before, 16-byte asynchronous copies of a warp. Forms as in the PTX ISA, "mbarrier" and
+/// "cp.async".
+
+#include "kernels/mla_line.cuh"
+
+#include <cstdint>
+
+namespace packstone::kernels::mla {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(PACKSTONE_NO_BULK_COPY)
+inline constexpr bool kBulkCopy = true;
+#else
+inline constexpr bool kBulkCopy = false;
+#endif
+
+__device__ inline void barrier_init(std::uint32_t barrier, std::uint32_t count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+__device__ inline void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier)
+               : "memory");
+}
+
+/// Waits until the phase of the given parity is complete.
+__device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#else
+  // mbarrier.test_wait.parity came later than 8.0's own barriers in the PTX ISA (7.1), but runs
+  // there.
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+/// Orders the calling thread's stores to shared memory before later copies of the copy engine.
+__device__ inline void fence_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+/// The `.shared::cta` spelling: the other one costs a call on compute capability 12.0.
+__device__ inline void bulk_copy(std::uint32_t shared, const void* global, std::uint32_t bytes,
+                                 std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+#endif
+
+/// What a token without a row is copied from.
+__device__ static const uint4 kZeroRow[72] = {};
+
+/// A row by number, as one 64-bit value: which tensor it is in, in the low two bits.
+using RowCode = std::int64_t;
+__device__ inline RowCode encode(const MlaArgs& args, const PendingRow& row) {
+  switch (row.kind) {
+    case PendingRow::Kind::none:
+      return 0;
+    case PendingRow::Kind::page:
+      return (row.number * args.params.table.page_size + row.offset) * 4 + 1;
+    case PendingRow::Kind::slot:
+      return row.number * 4 + 1;
+    default:
+      return row.number * 4 + 2;
+  }
+}
+
+/// Addresses of the two parts of a row; `rope` is null when it is copied along with the latent part
+/// or does not exist.
+struct RowParts {
+  const char* latent;
+  const char* rope;
+};
+__device__ inline RowParts parts_of(const MlaArgs& args, RowCode code) {
+  const bool apart = args.params.pool.k_rope != nullptr;
+  if ((code & 3) == 0) {
+    const char* zero = reinterpret_cast<const char*>(kZeroRow);
+    return {zero, apart ? zero : nullptr};
+  }
+  const KvRows& rows = (code & 3) == 1 ? args.params.pool : args.params.tail;
+  const std::int64_t number = code >> 2;
+  return {static_cast<const char*>(rows.k) + number * rows.k_stride_row,
+          rows.k_rope == nullptr
+              ? nullptr
+              : static_cast<const char*>(rows.k_rope) + number * rows.k_rope_stride_row};
+}
+
+/// Copies of one tile into a stage; the whole warp calls. `barrier` completes when they are done:
+/// it counts one arrival with bulk copies, 32 without.
+template <KvType type>
+__device__ void copy_tile(const MlaArgs& args, const RowCode* codes, std::uint32_t stage,
+                          std::uint32_t barrier) {
+  constexpr MlaPolicy policy{type, MlaShape::few_rows};
+  constexpr auto kPitch = static_cast<std::uint32_t>(policy.pitch());
+  constexpr auto kLatent = static_cast<std::uint32_t>(mla_latent_bytes(type));
+  const auto rope_bytes =
+      static_cast<std::uint32_t>(args.params.rope_dim == 0 ? 0 : mla_rope_bytes(type));
+  const std::uint32_t lane = threadIdx.x & 31U;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(PACKSTONE_NO_BULK_COPY)
+  if (lane == 0) barrier_expect(barrier, MlaPolicy::kTile * (kLatent + rope_bytes));
+  __syncwarp();
+  if (lane < MlaPolicy::kTile) {
+    const RowParts parts = parts_of(args, codes[lane]);
+    const std::uint32_t to = stage + lane * kPitch;
+    if (parts.rope == nullptr) {
+      bulk_copy(to, parts.latent, kLatent + rope_bytes, barrier);
+    } else {
+      bulk_copy(to, parts.latent, kLatent, barrier);
+      bulk_copy(to + kLatent, parts.rope, rope_bytes, barrier);
+    }
+  }
+  __syncwarp();
+#else
+  for (std::uint32_t row = 0; row < MlaPolicy::kTile; ++row) {
+    const RowParts parts = parts_of(args, codes[row]);
+    for (std::uint32_t at = 16 * lane; at < kLatent + rope_bytes; at += 512) {
+      const char* from =
+          at < kLatent || parts.rope == nullptr ? parts.latent + at : parts.rope + (at - kLatent);
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(stage + row * kPitch + at),
+                   "l"(from)
+                   : "memory");
+    }
+  }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+/// Arrivals that a stage's barrier expects of the warp that copies.
+__device__ constexpr std::uint32_t copy_arrivals() {
+  return kBulkCopy ? 1 : 32;
+}
+
+}  // namespace packstone::kernels::mla

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What both MLA kernels share: a block's walk over its share of the line of tiles, the copies
+/// ahead of it, masks, and where results go.
+
+#include "kernels/mla_line.cuh"
+#include "kernels/mla_ring.cuh"
+#include "kernels/primitives.cuh"
+
+#include <cstdint>
+#include <type_traits>
+
+namespace packstone::kernels::mla {
+
+/// Places in the part of shared memory behind the ring and the exchange buffers, in bytes.
+struct SmallMap {
+  static constexpr std::uint32_t kWeights = 0;     ///< [2][4][32] pairs of packed weights
+  static constexpr std::uint32_t kFactors = 2048;  ///< [64] floats, one a row
+  static constexpr std::uint32_t kFull = 2304;     ///< [8] barriers: the stage is filled
+  static constexpr std::uint32_t kEmpty = 2368;    ///< [8] barriers: the stage is read
+  static constexpr std::uint32_t kScored = 2432;   ///< [2] barriers: partial scores are there
+  static constexpr std::uint32_t kWeighed = 2448;  ///< [2] barriers: weights are there
+  static constexpr std::uint32_t kCodes = 2464;    ///< [2][16] row codes of tiles to come
+  static constexpr std::uint32_t kBad =
+      2720;  ///< tokens of a tile that are not finite; tiles of the share
+  static constexpr std::uint32_t kCursors = 2736;  ///< [9] of 64 bytes: one a warp, and the copies'
+  static constexpr std::uint32_t kEnd = kCursors + 9 * 64;
+};
+static_assert(SmallMap::kEnd <= MlaPolicy{KvType::bf16, MlaShape::few_rows}.small_bytes());
+static_assert(sizeof(Cursor) <= 64);
+
+template <KvType type, MlaShape shape>
+class Walk {
+ public:
+  static constexpr MlaPolicy policy{type, shape};
+  static constexpr int kTile = MlaPolicy::kTile;
+  static constexpr bool kEightBit = policy.eight_bit();
+  static constexpr bool kTileScales = type == KvType::e4m3_tile;
+  static constexpr auto kPitch = static_cast<std::uint32_t>(policy.pitch());
+  static constexpr auto kStageBytes = static_cast<std::uint32_t>(policy.stage_bytes());
+  static constexpr auto kStages = static_cast<std::uint32_t>(policy.stages());
+  static constexpr auto kRopeAt = static_cast<std::uint32_t>(mla_latent_bytes(type));
+  static constexpr std::uint32_t kAll = 0xFFFFFFFFU;
+  using Math = std::conditional_t<type == KvType::bf16, Bf16, Fp16>;
+  /// Weights are exp2(score - peak + kShift): in fp16 small ones would vanish without.
+  static constexpr float kShift = type == KvType::bf16 ? 0.0F : 5.0F;
+  /// A peak follows the scores only when they pass it by this much, so that few tiles rescale; the
+  /// weights then reach 2^(kSlack + kShift), within the range of fp16.
+  static constexpr float kSlack = 8.0F;
+
+ protected:
+  __device__ explicit Walk(const MlaArgs& args)
+      : args_(args), lane_(threadIdx.x & 31U), warp_(threadIdx.x >> 5U) {}
+
+  /// The block's dynamic shared memory: an address that the compiler knows, so no register holds
+  /// it.
+  __device__ static std::uint8_t* memory() {
+    extern __shared__ __align__(128) std::uint8_t mla_shared[];
+    return mla_shared;
+  }
+  __device__ static std::uint8_t* small_memory() {
+    return memory() + policy.ring_bytes() + policy.exchange_bytes();
+  }
+  __device__ static std::uint32_t shared() {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory()));
+  }
+  __device__ static std::uint32_t small() {
+    return shared() + static_cast<std::uint32_t>(policy.ring_bytes() + policy.exchange_bytes());
+  }
+  __device__ static std::uint32_t exchange() {
+    return shared() + static_cast<std::uint32_t>(policy.ring_bytes());
+  }
+  __device__ static std::uint32_t stage(std::uint32_t tile) {
+    return shared() + tile % kStages * kStageBytes;
+  }
+  __device__ static std::uint32_t full(std::uint32_t tile) {
+    return small() + SmallMap::kFull + 8U * (tile % kStages);
+  }
+  __device__ static std::uint32_t empty(std::uint32_t tile) {
+    return small() + SmallMap::kEmpty + 8U * (tile % kStages);
+  }
+  /// Parity of the phase in which the stage of `tile` (counted over the share) is used.
+  __device__ static std::uint32_t parity(std::uint32_t tile) { return tile / kStages & 1U; }
+  __device__ static Cursor& cursor(std::uint32_t i) {
+    return *reinterpret_cast<Cursor*>(small_memory() + SmallMap::kCursors + 64U * i);
+  }
+  __device__ Cursor& now() const { return cursor(warp_); }
+  __device__ static Cursor& ahead() { return cursor(8); }
+  __device__ static RowCode* codes(std::uint32_t tile) {
+    return reinterpret_cast<RowCode*>(small_memory() + SmallMap::kCodes) + kTile * (tile & 1U);
+  }
+
+  /// Tiles of the share.
+  __device__ static std::uint32_t& tiles() {
+    return *reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kBad + 4U);
+  }
+
+  /// The lane, of which the compiler knows nothing: else it keeps every address that follows from
+  /// it in a register of its own over the whole loop, and spills.
+  __device__ std::uint32_t own_lane() const {
+    std::uint32_t lane = lane_;
+    asm volatile("" : "+r"(lane));
+    return lane;
+  }
+
+  /// Sets up barriers and cursors for the block's share; false when it has none.
+  __device__ bool begin_share() {
+    const MlaSchedule& schedule = args_.schedule;
+    const std::int64_t total = schedule.tiles_before[schedule.lines];
+    const std::int64_t share = share_of(schedule, total);
+    const std::int64_t id = blockIdx.x;
+    const std::int64_t begin = align_to_piece(args_, id * share, total, args_.rows, kTile);
+    const std::int64_t end = align_to_piece(args_, (id + 1) * share, total, args_.rows, kTile);
+    if (begin >= end) return false;
+    const Cursor start = place_cursor(args_, begin, end, args_.rows, kTile);
+    if (lane_ == 0) now() = start;
+    if (threadIdx.x == 0) {
+      ahead() = start;
+      tiles() = static_cast<std::uint32_t>(end - begin);
+      for (std::uint32_t i = 0; i < kStages; ++i) {
+        barrier_init(full(i), copy_arrivals());
+        barrier_init(empty(i), MlaPolicy::kThreads / 32);
+      }
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        barrier_init(small() + SmallMap::kScored + 8U * i, MlaPolicy::kSlices);
+        barrier_init(small() + SmallMap::kWeighed + 8U * i, MlaPolicy::kSlices);
+      }
+      fence_for_copies();
+    }
+    __syncthreads();
+    return true;
+  }
+
+  /// The first tiles of the share, by one warp; afterwards the codes of tile `count` are ready.
+  __device__ void fill_ring(std::uint32_t count) {
+    for (std::uint32_t tile = 0; tile <= count && tile < tiles(); ++tile) {
+      store_codes(tile, find_rows());
+      if (tile < count) copy_tile<type>(args_, codes(tile), stage(tile), full(tile));
+    }
+  }
+  /// Starts the loads that tell where the rows of the next tile ahead are, and steps ahead.
+  __device__ PendingRow find_rows() {
+    PendingRow row{PendingRow::Kind::none, 0, 0};
+    Cursor& cursor = ahead();
+    const auto lane = static_cast<std::int32_t>(lane_);
+    if (lane < kTile) row = find_row(args_, cursor.line, cursor.tile * kTile + lane);
+    __syncwarp();
+    if (lane_ == 0) cursor.advance(args_, args_.rows, kTile);
+    __syncwarp();
+    return row;
+  }
+  __device__ void store_codes(std::uint32_t tile, const PendingRow& row) {
+    if (lane_ < kTile) codes(tile)[lane_] = encode(args_, row);
+    __syncwarp();
+  }
+
+  /// Enters the segment of `now()`: tile_ is the tile in the segment, tile_end_ the end of the
+  /// piece.
+  __device__ void start_piece() {
+    const Cursor& at = now();
+    tile_ = at.tile;  // which stays until the next piece
+    exponent_ = kNoExponent;
+    const std::int32_t piece = piece_tiles_of(args_.schedule, at.line.tiles);
+    const std::int32_t end = min((at.tile / piece + 1) * piece, at.line.tiles);
+    tile_end_ =
+        static_cast<std::int32_t>(min(static_cast<std::int64_t>(end), at.tile + at.remaining));
+  }
+  /// Steps `now()` past the piece; false when the share is done.
+  __device__ bool next_piece() {
+    __syncwarp();
+    if (lane_ == 0) {
+      Cursor& at = now();
+      at.remaining -= tile_end_ - 1 - at.tile;
+      at.tile = tile_end_ - 1;
+      at.advance(args_, args_.rows, kTile);
+    }
+    __syncwarp();
+    return now().remaining > 0;
+  }
+
+  /// Row of the line for row `row` of the segment, or -1.
+  __device__ std::int32_t line_row(std::int32_t row) const {
+    const Cursor& at = now();
+    const std::int32_t in_line = at.segment * args_.rows + row;
+    return row < args_.rows && in_line < at.line.nodes * args_.params.heads ? in_line : -1;
+  }
+
+  /// Address of a row's query, or null.
+  __device__ const char* query_of(std::int32_t row) const {
+    const std::int32_t in_line = line_row(row);
+    if (in_line < 0) return nullptr;
+    const VerifyParams& p = args_.params;
+    const Cursor& at = now();
+    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
+    return static_cast<const char*>(p.q.data) + token * p.q.stride_token +
+           in_line % args_.params.heads * p.q.stride_head;
+  }
+
+  /// Query operands of 16 x 16: `half` 0 for row g, 1 for row g + 8; step `k` of slice `slice`, 8
+  /// being the rope part. e4m3 rows are read 16 bytes a lane, and the query follows their order.
+  __device__ void load_query(std::uint32_t (&a)[4], const char* row, int half, int k,
+                             std::uint32_t slice) const {
+    const std::uint32_t quad = lane_ & 3U;
+    std::uint32_t low = 0;
+    std::uint32_t high = 0;
+    if (row != nullptr && (k < 8 || args_.params.rope_dim != 0)) {
+      const bool packed = kEightBit && (k < 8 || !kTileScales);
+      if (packed) {
+        const std::uint32_t step = static_cast<std::uint32_t>(k);
+        const std::uint32_t value =
+            k < 8 ? 128U * slice + 64U * (step / 4U) + 16U * quad + 4U * (step % 4U)
+                  : 512U + 16U * slice + 4U * quad;
+        const uint2 pair = *reinterpret_cast<const uint2*>(row + 2U * value);
+        low = pair.x;
+        high = pair.y;
+      } else {
+        const std::uint32_t value =
+            k < 8 ? 128U * slice + 16U * static_cast<std::uint32_t>(k) : 512U + 16U * slice;
+        const auto* at = reinterpret_cast<const std::uint32_t*>(row + 2U * (value + 2U * quad));
+        low = at[0];
+        high = at[4];
+      }
+      if (kEightBit && args_.params.q.type == FloatType::bf16) {
+        low = bf16_to_fp16(low);
+        high = bf16_to_fp16(high);
+      }
+    }
+    a[half] = low;
+    a[half + 2] = high;
+  }
+
+  /// The scale of token `token` of a stage for a slice's latent values.
+  __device__ float tile_scale(std::uint32_t stage, std::uint32_t token, std::uint32_t slice) const {
+    float scale;
+    asm volatile(
+        "ld.shared.f32 %0, [%1];"
+        : "=f"(scale)
+        : "r"(stage + token * kPitch + static_cast<std::uint32_t>(kMlaTileScaleOffset) + 4U * slice)
+        : "memory");
+    return scale;
+  }
+
+  /// Whether some row of the tile may not see some token of it.
+  __device__ bool masked(std::int32_t tile) const {
+    return (tile + 1) * kTile > now().line.prefix || args_.params.sparse.entries != nullptr;
+  }
+  /// Tokens of the tile that a row of the segment sees, as bits.
+  __device__ std::uint32_t seen(std::int32_t tile, std::int32_t row) const {
+    const Cursor& at = now();
+    const std::int32_t first = tile * kTile;
+    std::uint32_t listed = 0xFFFFU;
+    if (args_.params.sparse.entries != nullptr) {
+      const std::int32_t token = first + static_cast<std::int32_t>(lane_);
+      bool is_listed = true;
+      if (lane_ < kTile && token < at.line.prefix) {
+        const std::int64_t list =
+            static_cast<std::int64_t>(at.line.query + at.line.node) * args_.params.sparse.stride;
+        is_listed = args_.params.sparse.entries[list + token] >= 0;
+      }
+      listed = __ballot_sync(kAll, is_listed) & 0xFFFFU;
+    }
+    const std::int32_t in_line = line_row(row);
+    if (in_line < 0) return 0;
+    const std::int32_t node = at.line.node + in_line / args_.params.heads;
+    return listed & visible_tokens(args_, at.line, node, first);
+  }
+
+  /// In a stage that not all rows see in full, zeroes the values of V that are not finite, because
+  /// 0 * NaN would reach rows that do not attend them; `bad_tokens` are the tokens concerned until
+  /// the next call. The whole block calls, after the stage has been filled and before anyone reads
+  /// it.
+  __device__ void clean_stage(std::uint32_t tile) {
+    constexpr std::uint32_t kPieces = kEightBit ? 33 : 64;  // with the four scales
+    auto* word = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kBad);
+    std::uint32_t bad = 0;
+    for (std::uint32_t i = threadIdx.x; i < kTile * kPieces; i += MlaPolicy::kThreads) {
+      const std::uint32_t row = i / kPieces;
+      const std::uint32_t piece = i % kPieces;
+      if (piece == 32 && kEightBit && !kTileScales) continue;
+      auto* words = reinterpret_cast<std::uint32_t*>(memory() + tile % kStages * kStageBytes +
+                                                     row * kPitch + 16 * piece);
+      for (int j = 0; j < 4; ++j) {
+        const std::uint32_t clean = finite_part(words[j], piece == 32);
+        if (clean == words[j]) continue;
+        words[j] = clean;
+        bad |= 1U << row;
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) *word = 0;
+    __syncthreads();
+    if (bad != 0) {
+      atomicOr(word, bad);
+      fence_for_copies();
+    }
+    __syncthreads();
+  }
+  __device__ static std::uint32_t bad_tokens() {
+    return *reinterpret_cast<const std::uint32_t*>(small_memory() + SmallMap::kBad);
+  }
+  __device__ static std::uint32_t finite_part(std::uint32_t word, bool is_scale) {
+    if constexpr (kEightBit) {
+      if (is_scale) return (word & 0x7F800000U) == 0x7F800000U ? 0U : word;
+      for (std::uint32_t byte = 0; byte < 4; ++byte) {
+        if ((word >> (8 * byte) & 0x7FU) == 0x7FU) word &= ~(0xFFU << (8 * byte));
+      }
+      return word;
+    } else {
+      constexpr std::uint32_t kExponent = type == KvType::bf16 ? 0x7F80U : 0x7C00U;
+      if ((word & kExponent) == kExponent) word &= 0xFFFF0000U;
+      if ((word >> 16U & kExponent) == kExponent) word &= 0xFFFFU;
+      return word;
+    }
+  }
+
+  /// A score from the sum of products, in base 2.
+  __device__ float score(float sum) const {
+    const float cap = args_.params.logit_cap;
+    return cap > 0.0F ? cap * 1.4426950408889634F * tanhf(args_.score_scale * sum)
+                      : args_.score_scale * sum;
+  }
+
+  /// Where the results of a row go: the output when the piece covers the segment, else a partial.
+  struct Target {
+    char* out;  ///< null: nowhere
+    FloatType format;
+  };
+  __device__ bool whole() const { return now().tile == 0 && tile_end_ == now().line.tiles; }
+  __device__ std::int64_t partial_row(std::int32_t row) const {
+    const MlaSchedule& schedule = args_.schedule;
+    const Cursor& at = now();
+    std::int64_t part = 2 * static_cast<std::int64_t>(blockIdx.x) + (at.tile == 0 ? 1 : 0);
+    if (mla_has_fixed_pieces(schedule)) {
+      const std::int32_t piece = piece_tiles_of(schedule, at.line.tiles);
+      const std::int32_t pieces = (at.line.tiles + piece - 1) / piece;
+      part = schedule.parts_before[at.index] + static_cast<std::int64_t>(at.segment) * pieces +
+             at.tile / piece;
+    }
+    return part * args_.rows + row;
+  }
+  __device__ Target target(std::int32_t row, bool is_whole) const {
+    const std::int32_t in_line = line_row(row);
+    if (in_line < 0) return {nullptr, FloatType::fp32};
+    if (!is_whole) {
+      return {reinterpret_cast<char*>(args_.partial_out + partial_row(row) * kMlaLatentDim),
+              FloatType::fp32};
+    }
+    const OutputView& output = args_.params.output;
+    const Cursor& at = now();
+    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
+    return {static_cast<char*>(output.out) + token * output.stride_token +
+                in_line % args_.params.heads * output.stride_head,
+            output.type};
+  }
+  /// Stores two neighbouring values of a row.
+  __device__ static void store_pair(const Target& to, std::uint32_t column, float x, float y) {
+    if (to.format == FloatType::fp32) {
+      *reinterpret_cast<float2*>(to.out + 4U * column) = make_float2(x, y);
+    } else {
+      *reinterpret_cast<std::uint32_t*>(to.out + 2U * column) =
+          to.format == FloatType::bf16 ? pack(Bf16{}, x, y) : pack(Fp16{}, x, y);
+    }
+  }
+  __device__ void store_lse(std::int32_t row, bool is_whole, float lse) const {
+    const std::int32_t in_line = line_row(row);
+    if (in_line < 0) return;
+    if (!is_whole) {
+      args_.partial_lse[partial_row(row)] = lse;
+      return;
+    }
+    const OutputView& output = args_.params.output;
+    if (output.lse == nullptr) return;
+    const Cursor& at = now();
+    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
+    char* to = reinterpret_cast<char*>(output.lse) + token * output.lse_stride_token;
+    reinterpret_cast<float*>(to)[in_line % args_.params.heads] =
+        output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
+  }
+  /// Columns that value pair `pair` of accumulators 2 i and 2 i + 1 stands for, and the values.
+  __device__ void store_columns(const Target& to, std::uint32_t first, int i, int half,
+                                const float (&even)[4], const float (&odd)[4], float scale) const {
+    const std::uint32_t quad = lane_ & 3U;
+    const std::uint32_t base = first + 16U * static_cast<std::uint32_t>(i);
+    if constexpr (kEightBit) {
+      store_pair(to, base + 4U * quad, even[2 * half] * scale, odd[2 * half] * scale);
+      store_pair(to, base + 4U * quad + 2U, even[2 * half + 1] * scale, odd[2 * half + 1] * scale);
+    } else {
+      store_pair(to, base + 2U * quad, even[2 * half] * scale, even[2 * half + 1] * scale);
+      store_pair(to, base + 8U + 2U * quad, odd[2 * half] * scale, odd[2 * half + 1] * scale);
+    }
+  }
+
+  /// For rows with scales, the operand's weights times the tokens' scales, in units of 2^exponent_,
+  /// which is at least the largest scale of the slice so far. Gives what the output must be
+  /// multiplied with when that unit grew, else 1.
+  __device__ float scale_weights(std::uint32_t (&p)[4], std::uint32_t stage, std::uint32_t slice) {
+    return scale_weights_of<1>(&p, stage, slice);
+  }
+  template <int count>
+  __device__ float scale_weights_of(std::uint32_t (*p)[4], std::uint32_t stage,
+                                    std::uint32_t slice) {
+    const float own = lane_ < kTile ? tile_scale(stage, lane_, slice) : 0.0F;
+    const std::uint32_t top = __reduce_max_sync(kAll, __float_as_uint(fabsf(own))) >> 23U;
+    float factor = 1.0F;
+    // Exponents stay where 2^-exponent_ is a normal number.
+    const auto wanted = static_cast<std::int32_t>(min(max(top, 30U), 250U)) - 126;
+    if (wanted > exponent_) {
+      factor = exponent_ == kNoExponent ? 1.0F : exp2f(static_cast<float>(exponent_ - wanted));
+      exponent_ = wanted;
+    }
+    const float unit = exp2f(static_cast<float>(-exponent_));
+    const std::uint32_t token = 2U * (lane_ & 3U);
+#pragma unroll
+    for (std::uint32_t side = 0; side < 2; ++side) {
+      const std::uint32_t pair = pack(Fp16{}, tile_scale(stage, token + 8U * side, slice) * unit,
+                                      tile_scale(stage, token + 8U * side + 1U, slice) * unit);
+#pragma unroll
+      for (int m = 0; m < count; ++m) {
+        p[m][2 * side] = multiply_half2(p[m][2 * side], pair);
+        p[m][2 * side + 1] = multiply_half2(p[m][2 * side + 1], pair);
+      }
+    }
+    return factor;
+  }
+  __device__ static std::uint32_t multiply_half2(std::uint32_t a, std::uint32_t b) {
+    std::uint32_t c;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+  }
+  static constexpr std::int32_t kNoExponent = -1000;
+  /// What accumulated outputs are still to be multiplied with, besides the sum of weights.
+  __device__ float value_scale() const {
+    if constexpr (kTileScales) {
+      return exponent_ == kNoExponent ? 1.0F : exp2f(static_cast<float>(exponent_));
+    } else {
+      return type == KvType::e4m3 ? args_.params.k_scale : 1.0F;
+    }
+  }
+
+  const MlaArgs& args_;
+  std::uint32_t lane_;
+  std::uint32_t warp_;
+  std::int32_t tile_{0};      ///< in the segment
+  std::int32_t tile_end_{0};  ///< in the segment
+  std::int32_t exponent_{kNoExponent};
+};
+
+}  // namespace packstone::kernels::mla
