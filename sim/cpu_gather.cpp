@@ -48,6 +48,7 @@ double timed(std::size_t n, int threads,
 std::vector<double> rates(int repeats, double bytes, const std::function<double()>& pass) {
   (void)pass();  // touches every page of memory once before the clock counts
   std::vector<double> result;
+  result.reserve(static_cast<std::size_t>(repeats));
   for (int i = 0; i < repeats; ++i) result.push_back(bytes / pass() * 1e-9);
   std::ranges::sort(result);
   return result;

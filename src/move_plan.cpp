@@ -74,7 +74,8 @@ void require_sound(const PoolSnapshot& snapshot, const PlanOptions& options) {
   // Only live pages have references; the view relies on it.
   bool sound = true;
   for (std::size_t i = 0; i < snapshot.states.size(); ++i) {
-    sound &= (snapshot.states[i] == PageState::live) | (snapshot.references[i] <= 0);
+    const bool live = snapshot.states[i] == PageState::live;
+    sound = sound && (live || snapshot.references[i] <= 0);
   }
   if (!sound) throw InvariantError("a page that is not live has references");
   for (const auto& list : {std::span(snapshot.pinned), options.held}) {

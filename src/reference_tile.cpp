@@ -102,7 +102,8 @@ void BlockAttention::decode_queries() {
   for (std::size_t r = 0; r < rows_; ++r) {
     const std::int64_t token =
         p_.q_indptr[block_.sequence] + block_.node + static_cast<std::int64_t>(r) / group_;
-    const std::int64_t head = block_.kv_head * group_ + static_cast<std::int64_t>(r) % group_;
+    const std::int64_t head =
+        std::int64_t{block_.kv_head} * group_ + static_cast<std::int64_t>(r) % group_;
     const char* from =
         static_cast<const char*>(p_.q.data) + token * p_.q.stride_token + head * p_.q.stride_head;
     decode_values(from, type, p_.head_dim_k, 1.0,
@@ -155,7 +156,7 @@ void BlockAttention::decode_row(const KvRows& rows, std::int64_t row, std::int32
       const double scale =
           tiles ? double{load<float>(k + kMlaTileScaleOffset, t)} : double{p_.k_scale};
       decode_values(k + value_bytes(p_.kv_type, t * kMlaTileDim), p_.kv_type, kMlaTileDim, scale,
-                    line_.data() + t * kMlaTileDim);
+                    line_.data() + std::ptrdiff_t{t} * kMlaTileDim);
     }
     std::copy_n(line_.data(), kMlaLatentDim, v);
     if (p_.rope_dim > 0) {

@@ -138,7 +138,8 @@ void write_block(const VerifyParams& p, const RowBlock& block, const PartialRows
   for (std::size_t r = 0; r < rows.peak.size(); ++r) {
     const std::int64_t token =
         p.q_indptr[block.sequence] + block.node + static_cast<std::int64_t>(r) / group;
-    const std::int64_t head = block.kv_head * group + static_cast<std::int64_t>(r) % group;
+    const std::int64_t head =
+        std::int64_t{block.kv_head} * group + static_cast<std::int64_t>(r) % group;
     const bool empty = rows.total[r] == 0.0;
     const double* value = rows.value(r, p.head_dim_v);
     const std::int64_t row = token * p.output.stride_token + head * p.output.stride_head;

@@ -47,8 +47,9 @@ inline constexpr std::int64_t kRowAlignment = 16;
 inline constexpr std::int32_t kMlaTileDim = 128;
 inline constexpr std::int32_t kMlaTiles = kMlaLatentDim / kMlaTileDim;
 inline constexpr std::int64_t kMlaTileScaleOffset = kMlaLatentDim;
-inline constexpr std::int64_t kMlaTileRopeOffset = kMlaTileScaleOffset + 4 * kMlaTiles;
-inline constexpr std::int64_t kMlaTileRowBytes = kMlaTileRopeOffset + 2 * kMlaRopeDim;
+inline constexpr std::int64_t kMlaTileRopeOffset =
+    kMlaTileScaleOffset + std::int64_t{4} * kMlaTiles;
+inline constexpr std::int64_t kMlaTileRowBytes = kMlaTileRopeOffset + std::int64_t{2} * kMlaRopeDim;
 static_assert(kMlaTileRowBytes == 656 && kMlaTileRowBytes % kRowAlignment == 0);
 
 /// Bytes of `dim` values of a plain type; e4m3_tile has no such figure outside its whole row.

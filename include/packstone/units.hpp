@@ -79,7 +79,7 @@ struct SlotMove {
 struct SeqId {
   std::uint32_t index{std::numeric_limits<std::uint32_t>::max()};
   std::uint32_t generation{0};
-  friend auto operator<=>(const SeqId&, const SeqId&) = default;
+  friend auto operator<=>(const SeqId&, const SeqId&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 }  // namespace packstone
