@@ -23,7 +23,8 @@
   const short = (v) => {
     if (v === null || v === undefined || Number.isNaN(v)) return 'n/a';
     const a = Math.abs(v);
-    if (a !== 0 && (a >= 1e6 || a < 1e-3)) return v.toExponential(1).replace('e+', 'e');
+    if (a >= 1e9 || (a !== 0 && a < 1e-3)) return v.toExponential(1).replace('e+', 'e');
+    if (a >= 1e6) return (v / 1e6).toFixed(1).replace(/\.0$/, '') + 'M';
     if (a >= 1e4) return (v / 1e3).toFixed(a >= 1e5 ? 0 : 1).replace(/\.0$/, '') + 'k';
     if (a >= 100) return v.toFixed(0);
     if (a >= 10) return v.toFixed(1).replace(/\.0$/, '');
@@ -41,9 +42,9 @@
 
   // Ticks at round places: 1, 2, 5 times a power of ten, or powers on a log axis.
   const linearTicks = (low, high) => {
-    const raw = (high - low) / 4 || 1;
+    const raw = (high - low) / 5 || 1;
     const base = Math.pow(10, Math.floor(Math.log10(raw)));
-    const step = [1, 2, 5, 10].map((m) => m * base).find((s) => s >= raw);
+    const step = [1, 2, 2.5, 5, 10].map((m) => m * base).find((s) => s >= raw * 0.999);
     const ticks = [];
     for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-6; t += step) ticks.push(+t.toPrecision(10));
     return ticks;
@@ -290,7 +291,7 @@
       return points;
     };
     legend(el('legend-cdf'), names.concat(['oracle']));
-    lineChart(el('cdf'), { x: 'run length, slots', y: 'share of tokens', logX: 2, min: 0, max: 1, width: 900, height: 320 },
+    lineChart(el('cdf'), { x: 'run length, slots', y: 'share of tokens', logX: 2, min: 0, max: 1, width: 900, height: 320, step: true },
       runs.map((r) => ({ name: r.policy, points: atLeast(r.run_shares) }))
         .concat([{ name: 'oracle', points: atLeast(first.oracle_run_shares) }]));
 
