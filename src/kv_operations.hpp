@@ -23,6 +23,8 @@ enum Operation : std::uint64_t {
   kBatch = 13,
   kPrefix = 14,
   kRange = 15,
+  kKeep = 16,
+  kDropFront = 17,
 };
 
 }  // namespace packstone::detail

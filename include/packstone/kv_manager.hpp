@@ -133,6 +133,15 @@ class KvManager {
   /// Releases the pages past the one that holds the last token. Returns how many entries left the
   /// table.
   PageCount trim(SeqId seq);
+  /// Of the pages past the one that holds the last token keeps those at these indices of the table,
+  /// in this order, and releases the others. Throws InvalidArgument for an index that is not past
+  /// that page, or stands twice. Returns how many entries left the table.
+  PageCount keep(SeqId seq, std::span<const std::int64_t> kept);
+  /// Releases the first `pages` pages, all of whose tokens are written, from the front of the
+  /// table: the length falls by pages x page_size, and positions count from what is first then.
+  /// Throws InvalidArgument for fewer than 0 or more than length / page_size. Returns how many of
+  /// them became free.
+  PageCount drop_front(SeqId seq, std::int64_t pages);
   /// Shortens to `length` tokens, 0 .. present length, and releases the pages past it.
   void truncate(SeqId seq, TokenCount length);
 
