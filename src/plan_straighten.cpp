@@ -293,6 +293,7 @@ Stretch Straightener::best_part(const Stretch& stretch, std::int64_t cap) const 
     best.runs = runs;
     best.first = begin;
     best.pages = i + 1 - begin;
+    if (runs == cap) break;  // every run is one page: no part has more
   }
   return best;
 }
