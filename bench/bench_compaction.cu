@@ -302,42 +302,34 @@ void register_all() {
   struct Shape {
     std::int32_t blocks, warps, stages, stage;
   };
-  constexpr std::array kShapes{Shape{1, 4, 2, 4608},  Shape{1, 8, 2, 4608}, Shape{1, 8, 2, 2304},
-                               Shape{2, 4, 2, 4608},  Shape{2, 4, 4, 2304}, Shape{1, 4, 4, 4608},
-                               Shape{1, 4, 4, 9216},  Shape{1, 8, 4, 4608}, Shape{2, 4, 4, 4608},
-                               Shape{1, 4, 2, 18'432}};
+  constexpr std::array kShapes{Shape{1, 4, 2, 4608}, Shape{1, 8, 2, 4608}, Shape{1, 8, 2, 2304},
+                               Shape{2, 4, 2, 4608}, Shape{2, 8, 2, 4608}, Shape{1, 4, 4, 4608},
+                               Shape{1, 8, 2, 9216}, Shape{2, 4, 4, 2304}, Shape{1, 4, 2, 18'432}};
   using enum CachePolicy;
   struct Policies {
     const char* name;
     CachePolicy loads, stores;
   };
-  constexpr std::array kPolicies{
-      Policies{"first_first", evict_first, evict_first},
-      Policies{"first_normal", evict_first, evict_normal},
-      Policies{"first_last", evict_first, evict_last},
-      Policies{"normal_normal", evict_normal, evict_normal},
-      Policies{"normal_first", evict_normal, evict_first},
-      Policies{"normal_last", evict_normal, evict_last},
-  };
+  constexpr std::array kPolicies{Policies{"normal_normal", evict_normal, evict_normal},
+                                 Policies{"first_normal", evict_first, evict_normal},
+                                 Policies{"normal_first", evict_normal, evict_first}};
   for (const Bytes bytes : {Bytes{1152}, Bytes{18'432}}) {
     for (const Shape& shape : kShapes) {
       for (const Policies& policies : kPolicies) {
-        for (const std::int32_t multiprocessors : {0, 100}) {
-          if (multiprocessors != 0 && policies.stores != evict_normal) continue;
+        for (const Pattern pattern : {Pattern::random, Pattern::contiguous}) {
           add("tune/" + std::to_string(bytes) + "/" + std::to_string(shape.blocks) + "x" +
                   std::to_string(shape.warps) + "x" + std::to_string(shape.stages) + "x" +
                   std::to_string(shape.stage) + "/" + policies.name +
-                  (multiprocessors == 0 ? "" : "/100_SMs"),
+                  (pattern == Pattern::random ? "/random" : "/contiguous"),
               9, [=](benchmark::State& state) {
                 move_planes(state, bytes,
-                            {.multiprocessors = multiprocessors,
-                             .loads = policies.loads,
+                            {.loads = policies.loads,
                              .stores = policies.stores,
                              .warps = shape.warps,
                              .stages = shape.stages,
                              .stage_bytes = shape.stage,
                              .blocks_per_multiprocessor = shape.blocks},
-                            Pattern::random);
+                            pattern);
               });
         }
       }

@@ -2,8 +2,9 @@
 // Page moves: every plane of every move in one persistent launch.
 //
 // The unit is one page of one plane; units of a class are numbered plane after plane. A *tile* is
-// what a warp copies at a time: a group of whole small pages, or a chunk of a large one. Tiles are
-// dealt to blocks in turn, so that at any time the device works on neighbouring units.
+// what a warp copies at a time: a group of whole small pages, or a chunk of a large one. Warps
+// claim tiles in order, so that at any time the device works on neighbouring units, and
+// multiprocessors that are nearer to memory do more of them.
 #include "kernels/bulk_copy.cuh"
 #include "kernels/pool_launch.hpp"
 #include "kernels/shared_limit.cuh"
@@ -15,6 +16,8 @@ namespace packstone::kernels {
 namespace {
 
 constexpr int kWarp = 32;
+// Tiles of one claim: more would leave warps idle when a step is small, one asks twice as often.
+constexpr int kClaim = 2;
 
 enum class Widths { all, vectors, narrow };
 
@@ -230,11 +233,21 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
   const std::uint64_t load_policy = cache_policy(loads);
   const std::uint64_t store_policy = cache_policy(stores);
   TileCursor cursor = cursor_of(arguments, n, Widths::vectors);
+  // The first claim is the warp's own number; the next is asked for while this one is worked on.
+  std::int64_t claim = cursor.tile;
+  std::uint32_t asked = 0;
+  int left = 0;
   const auto next_piece = [&](bool& have) {
+    if (left == 0) {
+      cursor.tile = claim * kClaim;
+      left = kClaim;
+    }
     have = cursor.settle();
     if (!have) return Piece{};
     const Piece piece = lane_piece(cursor, lane);
-    cursor.tile += cursor.step;
+    if (left == kClaim && lane == 0) asked = atomicAdd(arguments.claims, 1U);
+    ++cursor.tile;
+    if (--left == 0) claim = cursor.step + __shfl_sync(0xffffffffU, asked, 0);
     return piece;
   };
 
@@ -293,6 +306,14 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
     if (!any) break;
   }
   bulk_wait_all();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    if (atomicAdd(arguments.claims + 1, 1U) == gridDim.x - 1) {
+      arguments.claims[0] = 0;
+      arguments.claims[1] = 0;
+    }
+  }
 
   // Planes that the copy engine cannot take: a few bytes a token (scales).
   TileCursor narrow = cursor_of(arguments, n, Widths::narrow);

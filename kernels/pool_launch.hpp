@@ -50,6 +50,8 @@ struct MovePagesArguments {
   /// [pages] or null: entry moves[i].from becomes {moves[i].to, *generation}.
   struct Stamp* stamps{nullptr};
   const std::uint32_t* generation{nullptr};
+  /// [2] tiles claimed, blocks done; 0 between launches, which must therefore not overlap.
+  std::uint32_t* claims{nullptr};
 };
 
 /// Where a page went, and in which step: an entry holds only for the step of its generation, so
@@ -62,11 +64,11 @@ struct Stamp {
 /// How it is launched.
 struct MovePagesLaunch {
   bool bulk{false};  ///< bulk copies through shared memory (compute capability 9.0 up)
-  cuda::CachePolicy loads{cuda::CachePolicy::evict_first};
+  cuda::CachePolicy loads{cuda::CachePolicy::evict_normal};
   cuda::CachePolicy stores{cuda::CachePolicy::evict_normal};
-  std::int32_t stages{4};       ///< of each warp's ring: 2 or 4
+  std::int32_t stages{2};       ///< of each warp's ring: 2 or 4
   std::int32_t stage_bytes{0};  ///< multiple of 16
-  std::int32_t warps{4};        ///< a block, 1 .. 8
+  std::int32_t warps{8};        ///< a block, 1 .. 8
   std::int32_t blocks{0};
 };
 

@@ -172,6 +172,9 @@ PageMover::PageMover(std::span<const DevicePool* const> pools, const MoverTuning
     page_bytes_ += plane.bytes;
   }
   class_count_ = static_cast<std::int32_t>(classes.size());
+  claims_ = DeviceMemory(8);
+  PACKSTONE_CUDA_CHECK(cudaMemset(claims_.data(), 0, 8));
+  PACKSTONE_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   upload(device_planes_, planes_.data(), planes_.size() * sizeof(PagePlane));
   upload(device_classes_, classes.data(), classes.size() * sizeof(kernels::MoveClass));
   PACKSTONE_CUDA_CHECK(kernels::prepare_move_pages(launch_of(tuning_, bulk_, blocks_),
@@ -181,10 +184,11 @@ PageMover::PageMover(std::span<const DevicePool* const> pools, const MoverTuning
 namespace {
 
 kernels::MovePagesArguments arguments_of(const DeviceMemory& classes, std::int32_t class_count,
-                                         const PageMover::List& list) {
+                                         const DeviceMemory& claims, const PageMover::List& list) {
   kernels::MovePagesArguments arguments;
   arguments.classes = classes.as<kernels::MoveClass>();
   arguments.class_count = class_count;
+  arguments.claims = claims.as<std::uint32_t>();
   arguments.moves = list.moves;
   arguments.count = list.count;
   arguments.count_max = list.count_max;
@@ -200,7 +204,8 @@ void PageMover::copy(const List& list, cudaStream_t stream) const {
 void PageMover::move(const List& list, void* stamps, const std::uint32_t* generation,
                      cudaStream_t stream) const {
   require_current_device(limits_.device, "the mover");
-  kernels::MovePagesArguments arguments = arguments_of(device_classes_, class_count_, list);
+  kernels::MovePagesArguments arguments =
+      arguments_of(device_classes_, class_count_, claims_, list);
   arguments.source = device_planes_.as<PagePlane>();
   arguments.destination = device_planes_.as<PagePlane>();
   arguments.stamps = static_cast<kernels::Stamp*>(stamps);
@@ -219,7 +224,8 @@ Bytes PageMover::linear_offset(std::int64_t unit, std::int64_t moves) const {
 void PageMover::gather(const List& list, std::uint64_t linear, std::int64_t first,
                        std::int64_t last, std::int64_t moves, cudaStream_t stream) const {
   require_current_device(limits_.device, "the mover");
-  kernels::MovePagesArguments arguments = arguments_of(device_classes_, class_count_, list);
+  kernels::MovePagesArguments arguments =
+      arguments_of(device_classes_, class_count_, claims_, list);
   arguments.source = device_planes_.as<PagePlane>();
   arguments.destination_linear = linear - static_cast<std::uint64_t>(linear_offset(first, moves));
   arguments.first_unit = first;
@@ -231,7 +237,8 @@ void PageMover::gather(const List& list, std::uint64_t linear, std::int64_t firs
 void PageMover::scatter(const List& list, std::uint64_t linear, std::int64_t first,
                         std::int64_t last, std::int64_t moves, cudaStream_t stream) const {
   require_current_device(limits_.device, "the mover");
-  kernels::MovePagesArguments arguments = arguments_of(device_classes_, class_count_, list);
+  kernels::MovePagesArguments arguments =
+      arguments_of(device_classes_, class_count_, claims_, list);
   arguments.destination = device_planes_.as<PagePlane>();
   arguments.source_linear = linear - static_cast<std::uint64_t>(linear_offset(first, moves));
   arguments.first_unit = first;

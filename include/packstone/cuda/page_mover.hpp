@@ -23,13 +23,11 @@ struct MoverTuning {
   std::int32_t multiprocessors{0};
   /// Off: through registers also where the device has bulk copies.
   bool bulk{true};
-  /// What happens in L2 to lines read: they are not read again, so they leave first.
-  CachePolicy loads{CachePolicy::evict_first};
-  /// And to lines written: the longer they stay, the better the memory can order its writes.
-  CachePolicy stores{CachePolicy::evict_normal};
-  std::int32_t warps{4};           ///< a block, 1 .. 8
-  std::int32_t stages{4};          ///< of each warp's ring, 2 or 4
-  std::int32_t stage_bytes{9216};  ///< multiple of 128; shrunk where shared memory is short
+  CachePolicy loads{CachePolicy::evict_normal};   ///< of lines read, in L2
+  CachePolicy stores{CachePolicy::evict_normal};  ///< of lines written
+  std::int32_t warps{8};                          ///< a block, 1 .. 8
+  std::int32_t stages{2};                         ///< of each warp's ring, 2 or 4
+  std::int32_t stage_bytes{4608};  ///< multiple of 128; shrunk where shared memory is short
   std::int32_t blocks_per_multiprocessor{1};
 };
 
@@ -46,6 +44,8 @@ class MoveCheck {
   std::vector<std::uint8_t> marks_;  // [pages], 0 between calls
 };
 
+/// Launches of one mover share a counter of claimed tiles, so they must be ordered among themselves
+/// on the device: one stream, or streams that wait for each other.
 class PageMover {
  public:
   /// Pools with equal page counts and sizes on the current device (a model's and its draft's);
@@ -106,6 +106,7 @@ class PageMover {
   std::int32_t class_count_{0};
   DeviceMemory device_planes_;
   DeviceMemory device_classes_;
+  DeviceMemory claims_;
 };
 
 }  // namespace packstone::cuda
