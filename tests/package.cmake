@@ -34,3 +34,10 @@ if(PACKSTONE_DPKG_DEB AND TARGET packstone_command)
     -P ${CMAKE_CURRENT_SOURCE_DIR}/debian_package.cmake)
   set_tests_properties(debian_package PROPERTIES LABELS package)
 endif()
+
+# The wheel and its tests, where a virtual environment and a package index can be had; else skipped, with the reason.
+if(NOT PACKSTONE_SANITIZE)
+  add_test(NAME python COMMAND ${PROJECT_SOURCE_DIR}/scripts/python-test)
+  set_tests_properties(python PROPERTIES LABELS package SKIP_RETURN_CODE 77
+    ENVIRONMENT PACKSTONE_PYTHON_DIR=${CMAKE_CURRENT_BINARY_DIR}/python)
+endif()

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""packstone keeps an LLM server's KV cache packed.
+
+The manager, the allocator and the CPU attention of the C++ library. Arrays go in by NumPy or
+DLPack without copies and come out as NumPy arrays; nothing here needs a GPU. A shortage raises
+OutOfPages or OutOfSequences and consumed nothing; a mistake raises InvalidArgument, PageError,
+SequenceError or TreeError and changed nothing.
+
+`packstone.sglang` has allocators with the contract of SGLang's.
+"""
+
+from . import _packstone
+from ._packstone import *  # noqa: F401,F403
+from ._packstone import __version__
+
+__all__ = [name for name in dir(_packstone) if not name.startswith("_")] + ["__version__"]

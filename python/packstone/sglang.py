@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocators with the contract of SGLang's, and its attention calls by argument shape.
+
+`TokenToKVPoolAllocator` (page size 1) and `PagedTokenToKVPoolAllocator` stand in for the classes
+of the same names: int64 slot ids, slot (page) 0 reserved, ids from 1; `alloc*` return None on
+shortage and consume nothing; `free` takes any order, and the tokens of one page in any number;
+free groups copy what they are given; `free_segment` needs neither a sort nor a synchronisation.
+With placement "fifo" (need_sort off) and "sorted" (need_sort on) the ids equal the originals', in
+the same order; "run" and "lowest" are other placements under the same contract. Unlike the
+originals, freeing what is not live raises packstone.PageError and changes nothing, and the capacity
+is tested before anything is done.
+
+The free list is on the host. Results are NumPy arrays, or torch tensors on `device` when a torch
+device is named. Arguments may be NumPy arrays or tensors, int32 or int64, of any stride; CPU
+tensors are read in place through DLPack. A tensor on another device is copied to the host, which
+waits for it: hand over the `*_cpu` twins that SGLang keeps, as alloc_extend and alloc_decode do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import _packstone
+
+__all__ = [
+    "PagedTokenToKVPoolAllocator",
+    "TokenToKVPoolAllocator",
+    "merge_state",
+    "tree_verify",
+]
+
+
+def _host(values):
+    """An object that the extension can read in place: NumPy, or DLPack in host memory."""
+    if isinstance(values, np.ndarray):
+        return values if values.dtype in (np.int32, np.int64) else values.astype(np.int64)
+    device = getattr(values, "device", None)
+    if device is not None and getattr(device, "type", "cpu") != "cpu":
+        return values.cpu()
+    if hasattr(values, "__dlpack__"):
+        return values
+    return np.asarray(values, dtype=np.int64)
+
+
+def _torch():
+    import torch
+
+    return torch
+
+
+class _Allocator:
+    """What both classes share; attributes and methods by SGLang's names."""
+
+    def __init__(self, size, page_size, dtype, device, kvcache, need_sort, placement=None):
+        if placement is None:
+            placement = "sorted" if need_sort else "fifo"
+        self.page_size = page_size
+        self.dtype = dtype
+        self.device = device
+        self.need_sort = need_sort
+        self.placement = placement
+        self.free_group = []
+        self.is_not_in_free_group = True
+        self._kvcache = kvcache
+        self._on_torch = device is not None and str(device) not in ("numpy", "host")
+        self._epoch = 0
+        self._set_size(size)
+
+    def _set_size(self, size):
+        self.size = size
+        self.num_pages = size // self.page_size
+        self._core = _packstone.SlotAllocator(self.num_pages, self.page_size, self.placement)
+
+    def _out(self, slots):
+        if slots is None or not self._on_torch:
+            return slots
+        tensor = _torch().from_numpy(slots)
+        return tensor if str(self.device) == "cpu" else tensor.to(self.device, non_blocking=True)
+
+    # ---- state ----
+
+    @property
+    def size_full(self):
+        return self.size
+
+    def available_size(self):
+        """Tokens that can be had now; what an open free group holds back is not among them."""
+        return self._core.available_tokens
+
+    def debug_print(self):
+        return f"#available-tokens: {self.available_size()}, placement: {self.placement}, "
+
+    def get_kvcache(self):
+        return self._kvcache
+
+    @property
+    def free_pages(self):
+        """int64: free pages in the order in which they will be handed out. O(pool)"""
+        return self._out(self._core.free_list())
+
+    @property
+    def release_pages(self):
+        """int64: freed pages that a sort has yet to merge; empty unless placement is sorted."""
+        return self._out(self._core.release_list())
+
+    def get_all_free_pages(self):
+        return self._out(np.concatenate((self._core.free_list(), self._core.release_list())))
+
+    def backup_state(self):
+        """The free list, to go back to by restore_state while nothing has been freed. O(pool)"""
+        return self._core.free_list(), self._core.release_list()
+
+    def restore_state(self, state):
+        """Back to backup_state's answer: what was allocated since is free again. O(pool)"""
+        self._core.restore(state[0], state[1])
+
+    def clear(self):
+        """Everything free, in ascending order; an open free group is dropped."""
+        self._core.clear()
+        self.free_group = []
+        self.is_not_in_free_group = True
+
+    def resize(self, config):
+        self._set_size(config.max_total_num_tokens)
+        self.free_group = []
+        self.is_not_in_free_group = True
+
+    def check(self):
+        """O(pool): raises packstone.InvariantError."""
+        self._core.check()
+
+    def verify_byte_accounting(self):
+        """What is wrong, as a list of sentences; empty when nothing is."""
+        try:
+            self._core.check()
+        except _packstone.InvariantError as fault:
+            return [str(fault)]
+        return []
+
+    # ---- alloc and free ----
+
+    def alloc(self, need_size):
+        """int64 [need_size], or None. Whole pages: need_size is a multiple of the page size."""
+        return self._out(self._core.alloc(need_size))
+
+    def free(self, free_index):
+        """The pages of these slots. Empty is a no-op; in a free group they are copied and wait."""
+        if len(free_index) == 0:
+            return
+        if self.is_not_in_free_group:
+            self._core.free(_host(free_index))
+        else:
+            self.free_group.append(self._copy_for_free_group(free_index))
+
+    def free_segment(self, free_index, *, start_pos=0):
+        """Slots of consecutive tokens of one row, the first at token start_pos: no sort."""
+        if len(free_index) == 0:
+            return
+        if self.is_not_in_free_group:
+            self._core.free_segment(_host(free_index), start_pos)
+        else:
+            self.free_group.append(self._core.representatives(_host(free_index), start_pos))
+
+    def free_segments(self, segments):
+        """Ascending disjoint pieces [(slots, start_pos)] of one row. A page that two neighbours
+        share is freed once."""
+        last_page = -1
+        kept = []
+        for free_index, start_pos in segments:
+            if len(free_index) == 0:
+                continue
+            pieces = self._core.representatives(_host(free_index), start_pos)
+            first_page = int(pieces[0]) // self.page_size
+            if first_page == last_page:
+                pieces = pieces[1:]
+            if len(pieces):
+                kept.append(pieces)
+                last_page = int(pieces[-1]) // self.page_size
+        for pieces in kept:
+            # One slot a page is left, so each page is a row of its own.
+            if self.is_not_in_free_group:
+                self._core.free(pieces)
+            else:
+                self.free_group.append(pieces)
+
+    def free_full(self, free_index):
+        self.free(free_index)
+
+    def _copy_for_free_group(self, free_index):
+        # A copy, because callers pass views of rows that are rewritten before the group ends.
+        return np.array(_to_numpy(free_index), dtype=np.int64)
+
+    def free_group_begin(self):
+        if not self.is_not_in_free_group:
+            raise _packstone.InvalidArgument("free groups cannot be nested")
+        self.is_not_in_free_group = False
+        self.free_group = []
+
+    def free_group_end(self):
+        self.is_not_in_free_group = True
+        group, self.free_group = self.free_group, []
+        if group:
+            self.free(np.concatenate(group))
+
+    def merge_and_sort_free(self):
+        self._core.merge_and_sort()
+
+    # ---- hooks that the scheduler calls whatever the allocator ----
+
+    def evict_to_free_tokens(self, tree_cache, num_tokens):
+        """Asks the tree for what is lacking."""
+        lacking = num_tokens - self.available_size()
+        if lacking > 0 and tree_cache is not None:
+            tree_cache.evict(lacking)
+
+    def check_decode_capacity(self, num_tokens, tree_cache=None):
+        self.evict_to_free_tokens(tree_cache, num_tokens)
+        return self.available_size() >= num_tokens
+
+    def translate_kv_indices_for_transfer(self, kv_indices):
+        return kv_indices
+
+    def get_cpu_copy(self, indices, *args, **kwargs):
+        return self._kvcache.get_cpu_copy(indices, *args, **kwargs)
+
+    def load_cpu_copy(self, kv_cache_cpu, indices, *args, **kwargs):
+        return self._kvcache.load_cpu_copy(kv_cache_cpu, indices, *args, **kwargs)
+
+
+class TokenToKVPoolAllocator(_Allocator):
+    """Page size 1. `size` is in tokens; slots are 1 .. size."""
+
+    def __init__(self, size, dtype, device, kvcache, need_sort, *, placement=None):
+        super().__init__(size, 1, dtype, device, kvcache, need_sort, placement)
+
+    def alloc_extend(self, *args, **kwargs):
+        raise NotImplementedError("alloc_extend is only for paged allocator")
+
+    def alloc_decode(self, *args, **kwargs):
+        raise NotImplementedError("alloc_decode is only for paged allocator")
+
+
+class PagedTokenToKVPoolAllocator(_Allocator):
+    """Any page size. `size` is in tokens; the remainder of a page is not used."""
+
+    def __init__(self, size, page_size, dtype, device, kvcache, need_sort, *, placement=None):
+        super().__init__(size, page_size, dtype, device, kvcache, need_sort, placement)
+
+    def alloc_extend(
+        self,
+        prefix_lens,
+        prefix_lens_cpu,
+        seq_lens,
+        seq_lens_cpu,
+        last_loc,
+        extend_num_tokens,
+        num_new_pages=None,
+    ):
+        """int64 [extend_num_tokens], row after row, or None.
+
+        Row i grows from prefix_lens[i] to seq_lens[i] tokens; last_loc[i] is the slot of its last
+        token, or -1. The *_cpu twins are what is read; num_new_pages is not needed.
+        """
+        prefix = prefix_lens if prefix_lens_cpu is None else prefix_lens_cpu
+        seq = seq_lens if seq_lens_cpu is None else seq_lens_cpu
+        return self._out(
+            self._core.alloc_extend(_host(prefix), _host(seq), _host(last_loc), extend_num_tokens)
+        )
+
+    def alloc_decode(self, seq_lens, seq_lens_cpu, last_loc):
+        """int64 [batch], one slot a row, or None. seq_lens counts the new token already."""
+        seq = seq_lens if seq_lens_cpu is None else seq_lens_cpu
+        return self._out(self._core.alloc_decode(_host(seq), _host(last_loc)))
+
+
+def _to_numpy(values):
+    values = _host(values)
+    return values if isinstance(values, np.ndarray) else np.from_dlpack(values)
+
+
+def _as_given(result, like):
+    """A NumPy result in the kind of array that the caller works with."""
+    if type(like).__module__.split(".")[0] != "torch":
+        return result
+    torch = _torch()
+    tensor = torch.from_numpy(result)
+    return tensor if like.device.type == "cpu" else tensor.to(like.device)
+
+
+def _float32(values):
+    if isinstance(values, np.ndarray):
+        return np.ascontiguousarray(values, dtype=np.float32)
+    if type(values).__module__.split(".")[0] == "torch":
+        values = values.detach().float().cpu()
+    return np.ascontiguousarray(np.from_dlpack(values), dtype=np.float32)
+
+
+def merge_state(v_a, s_a, v_b, s_b):
+    """Merges two partial attentions of the same rows over disjoint tokens; (v, s).
+
+    v: [tokens, heads, dim]; s: [tokens, heads] float32, log-sum-exp, natural base. On the CPU.
+    A row with s = -inf on one side is the other side's.
+    """
+    parts = [_float32(v_a), _float32(v_b)]
+    tokens, heads, dim = parts[0].shape
+    lse = np.stack([_float32(s_a).reshape(-1), _float32(s_b).reshape(-1)])
+    out = np.stack([part.reshape(tokens * heads, dim) for part in parts])
+    v, s = _packstone.reference_merge(out, lse)
+    return _as_given(v.reshape(tokens, heads, dim), v_a), _as_given(s.reshape(tokens, heads), s_a)
+
+
+def tree_verify(
+    q_nope,
+    q_rope,
+    kv_buffer,
+    kv_indptr,
+    kv_indices,
+    qo_indptr,
+    custom_mask=None,
+    mask_indptr=None,
+    *,
+    sm_scale,
+    logit_cap=0.0,
+    page_size=1,
+    k_scale=1.0,
+):
+    """Tree verify with the argument shapes of SGLang's MLA backend, by the CPU reference.
+
+    q_nope: [tokens, heads, 512], q_rope: [tokens, heads, 64], bf16 or float16.
+    kv_buffer: [slots, 1, 576] or [slots, 576]; a node's row is in the pool like a prefix token's.
+    kv_indptr: int32 [batch + 1], kv_indices: int [kv_indptr[-1]], slots of prefix and nodes in
+    order (page_size > 1: pages). qo_indptr: int32 [batch + 1].
+    custom_mask: bool [sum of nodes * (prefix + nodes)], row-major, True: visible; mask_indptr
+    [batch + 1] its offsets. A prefix column must be visible: that is what tree verify means, and
+    a hidden one raises InvalidArgument. None: the nodes are a chain.
+    Returns (out float32 [tokens, heads, 512], lse float32 [tokens, heads]).
+    """
+    q = np.concatenate((_bits(q_nope), _bits(q_rope)), axis=-1)
+    kv = _bits(kv_buffer)
+    kv = kv.reshape(kv.shape[0], kv.shape[-1])
+    kv_offsets = np.asarray(_to_numpy(kv_indptr), dtype=np.int64)
+    q_offsets = np.asarray(_to_numpy(qo_indptr), dtype=np.int32)
+    entries = _to_numpy(kv_indices)
+    batch = len(q_offsets) - 1
+    nodes = np.diff(q_offsets).astype(np.int64)
+    if page_size == 1:
+        lengths = np.diff(kv_offsets)
+    elif custom_mask is not None:
+        sizes = np.diff(np.asarray(_to_numpy(mask_indptr), dtype=np.int64))
+        lengths = np.where(nodes > 0, sizes // np.maximum(nodes, 1), 0)
+    else:
+        raise _packstone.InvalidArgument("page_size > 1 needs a mask, which tells the lengths")
+    width = int(np.diff(kv_offsets).max(initial=0))
+    table = np.zeros((batch, max(width, 1)), dtype=np.int32)
+    for b in range(batch):
+        row = entries[kv_offsets[b] : kv_offsets[b + 1]]
+        table[b, : len(row)] = row
+    prefix = (lengths - nodes).astype(np.int32)
+    options = {"mask": "causal"}
+    if custom_mask is not None:
+        options = {"words": _mask_words(custom_mask, mask_indptr, prefix, nodes, q.shape[0])}
+    out, lse = _packstone.reference_verify(
+        q,
+        kv,
+        table,
+        prefix,
+        q_offsets,
+        kind="mla",
+        page_size=page_size,
+        scale=sm_scale,
+        logit_cap=logit_cap,
+        k_scale=k_scale,
+        **options,
+    )
+    return _as_given(out, q_nope), _as_given(lse, q_nope)
+
+
+def _bits(values):
+    """bf16 as uint16, everything else as it is: what the extension reads."""
+    if type(values).__module__.split(".")[0] == "torch":
+        torch = _torch()
+        values = values.detach().cpu().contiguous()
+        if values.dtype == torch.bfloat16:
+            return values.view(torch.int16).numpy().view(np.uint16)
+        if values.element_size() == 1:
+            return values.view(torch.uint8).numpy()
+        return values.numpy()
+    return np.ascontiguousarray(values)
+
+
+def _mask_words(custom_mask, mask_indptr, prefix, nodes, tokens):
+    """The node columns of the flat masks as bits: uint64 [tokens, words]."""
+    flat = custom_mask if isinstance(custom_mask, np.ndarray) else np.from_dlpack(custom_mask)
+    offsets = _to_numpy(mask_indptr)
+    words = (int(nodes.max(initial=1)) + 63) // 64
+    bits = np.zeros((tokens, max(words, 1) * 64), dtype=bool)
+    row = 0
+    for b, count in enumerate(nodes):
+        shape = (int(count), int(prefix[b] + count))
+        mask = flat[offsets[b] : offsets[b] + shape[0] * shape[1]].reshape(shape).astype(bool)
+        if not mask[:, : prefix[b]].all():
+            raise _packstone.InvalidArgument(f"custom_mask hides prefix tokens of sequence {b}")
+        bits[row : row + count, :count] = mask[:, prefix[b] :]
+        row += int(count)
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings.hpp"
+
+NB_MODULE(_packstone, m) {
+  using namespace packstone::python;
+  m.attr("__version__") = PACKSTONE_PYTHON_VERSION;
+  bind_errors(m);
+  bind_page_allocator(m);
+  bind_kv_manager(m);
+  bind_slot_allocator(m);
+  bind_verify(m);
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings.hpp"
+
+namespace packstone::python {
+namespace {
+
+using MaybeSlots = std::optional<Int64s>;
+
+MaybeSlots to_slots(std::optional<SlotAllocator::Slots>&& slots) {
+  if (!slots) return std::nullopt;
+  return to_array(std::move(*slots));
+}
+
+}  // namespace
+
+void bind_slot_allocator(nb::module_& m) {
+  nb::class_<SlotAllocator>(
+      m, "SlotAllocator",
+      "Token slots over pages: the engine of packstone.sglang.\n\n"
+      "Slots are int64, page * page_size + offset; page 0 is reserved. alloc, alloc_extend and\n"
+      "alloc_decode return None on shortage and then consume nothing. Arrays are int32 or int64\n"
+      "[n], of any stride, NumPy or DLPack, and are not copied.")
+      .def(nb::init<PageCount, std::int64_t, const std::string&>(), nb::arg("pages"),
+           nb::arg("page_size"), nb::arg("policy"),
+           "pages: usable ones, page 0 not counted. Raises InvalidArgument.")
+      .def_prop_ro("available_tokens", &SlotAllocator::available_tokens)
+      .def_prop_ro("pages", &SlotAllocator::pages)
+      .def_prop_ro("page_size", &SlotAllocator::page_size)
+      .def(
+          "alloc",
+          [](SlotAllocator& self, std::int64_t need_size) {
+            return to_slots(self.alloc(need_size));
+          },
+          nb::arg("need_size"), "int64 [need_size // page_size * page_size], or None.")
+      .def(
+          "alloc_extend",
+          [](SlotAllocator& self, const Ints& prefix, const Ints& seq, const Ints& last,
+             std::int64_t tokens) {
+            return to_slots(self.extend(int_view(prefix, "prefix_lens"), int_view(seq, "seq_lens"),
+                                        int_view(last, "last_loc"), tokens));
+          },
+          nb::arg("prefix_lens"), nb::arg("seq_lens"), nb::arg("last_loc"),
+          nb::arg("extend_num_tokens"), "int64 [extend_num_tokens], or None.")
+      .def(
+          "alloc_decode",
+          [](SlotAllocator& self, const Ints& seq, const Ints& last) {
+            return to_slots(self.decode(int_view(seq, "seq_lens"), int_view(last, "last_loc")));
+          },
+          nb::arg("seq_lens"), nb::arg("last_loc"), "int64 [batch], or None.")
+      .def(
+          "free",
+          [](SlotAllocator& self, const Ints& slots) { self.free(int_view(slots, "free_index")); },
+          nb::arg("slots"),
+          "Frees the pages of these slots, each once. Raises PageError for a page that is not "
+          "live.")
+      .def(
+          "free_segment",
+          [](SlotAllocator& self, const Ints& slots, std::int64_t start) {
+            self.free_segment(int_view(slots, "free_index"), start);
+          },
+          nb::arg("slots"), nb::arg("start_pos"))
+      .def(
+          "representatives",
+          [](const SlotAllocator& self, const Ints& slots, std::int64_t start) {
+            return to_array(self.representatives(int_view(slots, "free_index"), start));
+          },
+          nb::arg("slots"), nb::arg("start_pos"), "int64: the first slot of each page.")
+      .def("merge_and_sort", &SlotAllocator::merge_and_sort)
+      .def("clear", &SlotAllocator::clear)
+      .def("check", &SlotAllocator::check, nb::call_guard<nb::gil_scoped_release>(),
+           "O(pool): raises InvariantError.")
+      .def(
+          "free_list", [](SlotAllocator& self) { return to_array(self.free_list()); },
+          "int64: free pages in the order in which they will be handed out. O(pool)")
+      .def(
+          "release_list", [](const SlotAllocator& self) { return to_array(self.release_list()); },
+          "int64: freed pages that `sorted` has not merged yet.")
+      .def(
+          "restore",
+          [](SlotAllocator& self, const Ints& free, const Ints& released) {
+            self.restore(int_view(free, "free_pages"), int_view(released, "release_pages"));
+          },
+          nb::arg("free_pages"), nb::arg("release_pages"),
+          "Back to these lists; raises InvalidArgument when a page was freed since. O(pool)");
+}
+
+}  // namespace packstone::python

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU attention through Python, against NumPy in float64."""
+
+import numpy as np
+import packstone
+import pytest
+from packstone.sglang import merge_state, tree_verify
+
+RNG = np.random.default_rng(7)
+
+
+def to_bf16(values):
+    """bf16 bits of float32, truncated: exact for what from_bf16 reads back."""
+    return (np.asarray(values, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def from_bf16(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def attend(q, k, v, visible, scale):
+    """out [heads, dim_v], lse [heads] of one query [heads, dim] over rows [n, dim]."""
+    scores = np.where(visible[None, :], q @ k.T * scale, -np.inf)
+    lse = np.log(np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1)) + scores.max(axis=1)
+    return np.exp(scores - lse[:, None]) @ v, lse
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_mla_tree(page_size):
+    heads, prefix, parents = 4, [37, 0, 5], [[-1, 0, 0, 2], [-1], [-1, -1, 1]]
+    nodes = [len(p) for p in parents]
+    pages = [-(-(p + n) // page_size) for p, n in zip(prefix, nodes)]
+    pool = to_bf16(RNG.standard_normal(((1 + sum(pages)) * page_size, 576)))
+    order = RNG.permutation(np.arange(1, 1 + sum(pages), dtype=np.int32))
+    table = np.zeros((3, max(pages)), dtype=np.int32)
+    at = 0
+    for b, count in enumerate(pages):
+        table[b, :count] = order[at : at + count]
+        at += count
+    indptr = np.cumsum([0] + nodes).astype(np.int32)
+    q = to_bf16(RNG.standard_normal((sum(nodes), heads, 576)))
+    out, lse = packstone.reference_verify(
+        q,
+        pool,
+        table,
+        np.array(prefix, dtype=np.int32),
+        indptr,
+        page_size=page_size,
+        parents=np.concatenate(parents).astype(np.int32),
+        scale=0.04,
+    )
+    assert out.shape == (sum(nodes), heads, 512) and out.dtype == np.float32
+    masks, slots = [], []
+    for b in range(3):
+        length = prefix[b] + nodes[b]
+        token = np.arange(length)
+        slots.append(table[b, token // page_size] * page_size + token % page_size)
+        rows = from_bf16(pool[slots[b]])
+        for j in range(nodes[b]):
+            visible = token < prefix[b]
+            node = j
+            while node >= 0:
+                visible[prefix[b] + node] = True
+                node = parents[b][node]
+            masks.append(visible)
+            expected, expected_lse = attend(
+                from_bf16(q[indptr[b] + j]), rows, rows[:, :512], visible, 0.04
+            )
+            np.testing.assert_allclose(out[indptr[b] + j], expected, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(lse[indptr[b] + j], expected_lse, rtol=1e-5)
+
+    # The same call with the argument shapes of SGLang's MLA backend, token indices and flat masks.
+    if page_size == 1:
+        sizes = [n * (p + n) for p, n in zip(prefix, nodes)]
+        again, again_lse = tree_verify(
+            q[..., :512],
+            q[..., 512:],
+            pool[:, None, :],
+            np.cumsum([0] + [len(s) for s in slots]).astype(np.int32),
+            np.concatenate(slots).astype(np.int64),
+            indptr,
+            np.concatenate(masks),
+            np.cumsum([0] + sizes),
+            sm_scale=0.04,
+        )
+        np.testing.assert_array_equal(again, out)
+        np.testing.assert_array_equal(again_lse, lse)
+        hidden = np.concatenate(masks)
+        hidden[3] = False
+        with pytest.raises(packstone.InvalidArgument, match="hides prefix"):
+            tree_verify(
+                q[..., :512],
+                q[..., 512:],
+                pool,
+                np.cumsum([0] + [len(s) for s in slots]).astype(np.int32),
+                np.concatenate(slots),
+                indptr,
+                hidden,
+                np.cumsum([0] + sizes),
+                sm_scale=0.04,
+            )
+
+
+def test_gqa_chain_in_float16():
+    heads, kv_heads, dim, prefix, nodes = 8, 2, 64, 19, 3
+    k = RNG.standard_normal((64, kv_heads, dim)).astype(np.float16)
+    v = RNG.standard_normal((64, kv_heads, dim)).astype(np.float16)
+    q = RNG.standard_normal((nodes, heads, dim)).astype(np.float16)
+    slots = RNG.permutation(np.arange(1, 64))[: prefix + nodes].astype(np.int64)
+    lens, indptr = np.array([prefix], dtype=np.int32), np.array([0, nodes], dtype=np.int32)
+    out, lse = packstone.reference_verify(
+        q, k, slots[None, :], lens, indptr, v=v, kind="gqa", scale=0.125
+    )
+    for j in range(nodes):
+        visible = np.arange(prefix + nodes) <= prefix + j
+        for h in range(heads):
+            group = h // (heads // kv_heads)
+            expected, expected_lse = attend(
+                q[j, h : h + 1].astype(np.float64),
+                k[slots, group].astype(np.float64),
+                v[slots, group].astype(np.float64),
+                visible,
+                0.125,
+            )
+            np.testing.assert_allclose(out[j, h], expected[0], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(lse[j, h], expected_lse[0], rtol=1e-5)
+
+    # The prefix and the nodes apart, merged, are the whole.
+    half = slots[: prefix // 2][None, :]
+    rest = slots[prefix // 2 :][None, :]
+    first = packstone.reference_verify(
+        q, k, half, lens * 0 + prefix // 2, indptr, v=v, kind="gqa", scale=0.125, tail=False
+    )
+    second = packstone.reference_verify(
+        q, k, rest, lens - prefix // 2, indptr, v=v, kind="gqa", scale=0.125
+    )
+    merged, merged_lse = merge_state(first[0], first[1], second[0], second[1])
+    np.testing.assert_allclose(merged, out, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(merged_lse, lse, rtol=1e-6)
+
+
+def test_what_does_not_fit_raises():
+    q = to_bf16(RNG.standard_normal((1, 2, 576)))
+    pool = to_bf16(RNG.standard_normal((8, 576)))
+    lens, indptr = np.array([3], dtype=np.int32), np.array([0, 1], dtype=np.int32)
+    table = np.array([[1, 2, 3, 4]], dtype=np.int32)
+    packstone.reference_verify(q, pool, table, lens, indptr)
+    with pytest.raises(packstone.InvalidArgument):
+        packstone.reference_verify(q, pool, table[:, :2], lens, indptr)
+    with pytest.raises(packstone.PageError):
+        packstone.reference_verify(q, pool, table * 100, lens, indptr)
+    with pytest.raises(packstone.InvalidArgument):
+        packstone.reference_verify(q, pool.astype(np.float64), table, lens, indptr)
+    with pytest.raises(packstone.InvalidArgument):
+        packstone.reference_verify(q, pool, table, lens, indptr, kind="mha")
+    with pytest.raises(packstone.TreeError) as fault:
+        packstone.reference_verify(q, pool, table, lens, indptr, parents=np.zeros(1, dtype=np.int32))
+    assert fault.value.node == 0
+    with pytest.raises(packstone.InvalidArgument):
+        packstone.reference_verify(q, pool, table, lens, np.array([0], dtype=np.int32))
