@@ -53,12 +53,16 @@ struct GqaPolicy {
   }
   /// Bytes of a ring unit: K or V of a tile.
   [[nodiscard]] constexpr std::int32_t unit_bytes() const { return tile_tokens() * row_bytes(); }
-  /// Few rows wait on memory, so one block takes the whole multiprocessor's ring; many rows wait on
-  /// arithmetic, so two blocks share it.
-  [[nodiscard]] constexpr std::int32_t blocks_per_multiprocessor() const { return few() ? 1 : 2; }
+  /// Two blocks share a multiprocessor, so that each scheduler has two warps to choose from; but 8
+  /// KB units of single warps (head_dim 256 in 16 bits) leave room for three units a warp only in a
+  /// block that has it to itself.
+  [[nodiscard]] constexpr std::int32_t blocks_per_multiprocessor() const {
+    return few() && unit_bytes() > 4096 ? 1 : 2;
+  }
   /// Units of one ring, at most 8.
   [[nodiscard]] constexpr std::int32_t units() const {
-    const std::int32_t fits = (few() ? 24 : 48) * 1024 / unit_bytes();
+    const std::int32_t ring_kib = (few() ? 24 : 96) / blocks_per_multiprocessor();
+    const std::int32_t fits = ring_kib * 1024 / unit_bytes();
     return fits < 8 ? fits : 8;
   }
   /// Bytes of all rings of a block.
@@ -73,15 +77,25 @@ struct GqaPolicy {
 /// and 9.0 (232,448).
 inline constexpr std::int32_t kSharedBytesMax = 101'376;
 
-static_assert(GqaPolicy{128, KvType::bf16, GqaShape::few_rows}.shared_bytes() == 98'816);
+static_assert(GqaPolicy{128, KvType::bf16, GqaShape::few_rows}.shared_bytes() == 49'664);
+static_assert(2 * (49'664 + 1'024) <= 102'400, "two blocks and their reserved KiB fit 100 KiB");
 static_assert(GqaPolicy{256, KvType::bf16, GqaShape::few_rows}.shared_bytes() <= kSharedBytesMax);
 static_assert(GqaPolicy{64, KvType::bf16, GqaShape::few_rows}.shared_bytes() <= kSharedBytesMax);
+
+/// A segment that has partials to merge.
+struct GqaCut {
+  std::int32_t line;
+  std::int32_t segment;
+  std::int32_t count;  ///< partials; below 2: none
+};
 
 /// The schedule, written by `gqa_plan` and read by the kernels.
 struct GqaSchedule {
   std::int64_t*
       tiles_before;  ///< [lines + 1] tiles of the segments of earlier lines; the last is the total
-  std::int64_t* parts_before;   ///< [lines + 1] partials of earlier lines; only with fixed pieces
+  std::int64_t* parts_before;  ///< [lines + 1] partials of earlier lines; only with fixed pieces
+  std::int64_t* cuts_before;  ///< [lines + 1] cut segments of earlier lines; only with fixed pieces
+  GqaCut* cuts;               ///< [workers] what begins in a worker's share and ends in another's
   std::int32_t* line_sequence;  ///< [lines] with sparse lists: sequence of a query token, -1 where
                                 ///< it has none
   std::uint64_t* words;         ///< [tokens_max, words_stride] ancestor words made of parents
@@ -99,10 +113,14 @@ struct GqaArgs {
   VerifyParams params;
   GqaSchedule schedule;
   std::int32_t group;       ///< heads a kv head
+  std::int32_t page_shift;  ///< page_size is 2 to this; -1: no power of two
   std::int32_t head_block;  ///< kv heads that neighbouring warps of a block take at the same tokens
                             ///< (few rows): 4, 2, 1
-  float* partial_out;       ///< [parts, rows, head_dim], normalised
-  float* partial_lse;       ///< [parts, rows], base 2
+  float score_scale;   ///< what a dot product is multiplied with: to base 2, or to the argument of
+                       ///< tanh
+  float cap_scale;     ///< logit_cap in base 2
+  float* partial_out;  ///< [parts, rows, head_dim], normalised
+  float* partial_lse;  ///< [parts, rows], base 2
 };
 
 /// Whether pieces are of a fixed length, so that bits do not depend on the other lines.

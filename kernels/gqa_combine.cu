@@ -7,83 +7,73 @@
 namespace packstone::kernels {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / 32;
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kBlocksPerMultiprocessor = 16;
 
-/// A cut segment: partial i of its `count` is at first + i * step, but partial 0 at `head`.
-struct CutSegment {
-  gqa::Line line;
-  std::int32_t segment;
-  std::int32_t count;  ///< 0: nothing to merge
+/// A cut segment and its partials: the first at `head`, partial i at first + i * step.
+struct Parts {
+  GqaCut cut;
   std::int64_t head;
   std::int64_t first;
   std::int64_t step;
 };
 
-/// The segment that begins in the share of worker `id` and ends in another's.
-__device__ CutSegment cut_by_share(const GqaArgs& args, std::int64_t id, int rows,
-                                   int tile_tokens) {
+__device__ Parts parts_of(const GqaArgs& args, std::int64_t number, int rows, int tile_tokens) {
   const GqaSchedule& schedule = args.schedule;
-  CutSegment cut{};
-  const std::int64_t total = schedule.tiles_before[schedule.lines];
-  const std::int64_t share = gqa::share_of(schedule, total);
-  const std::int64_t end = (id + 1) * share;
-  if (end >= total) return cut;
-  const gqa::Cursor cursor = gqa::place_cursor(args, end, total, rows, tile_tokens);
-  // A segment that starts just here is not cut; one that began before this share belongs to an
-  // earlier worker.
-  if (cursor.tile == 0 || cursor.tile > share) return cut;
-  const std::int64_t segment_end = end - cursor.tile + cursor.line.tiles;
-  cut.line = cursor.line;
-  cut.segment = cursor.segment;
-  cut.count = static_cast<std::int32_t>((segment_end - 1) / share - id) + 1;
-  cut.head = 2 * id + 1;
-  cut.first = 2 * id;
-  cut.step = 2;
-  return cut;
+  if (!gqa_has_fixed_pieces(schedule)) {
+    // A worker keeps what began in its share in its second place, what began before it in its
+    // first.
+    return {schedule.cuts[number], 2 * number + 1, 2 * number, 2};
+  }
+  const std::int32_t line_index = gqa::find_line(schedule.cuts_before, schedule.lines, number);
+  const gqa::Line line = gqa::load_line(args, line_index, rows, tile_tokens);
+  const std::int32_t piece = gqa::piece_tiles_of(schedule, line.tiles);
+  const std::int32_t pieces = (line.tiles + piece - 1) / piece;
+  const auto segment = static_cast<std::int32_t>(number - schedule.cuts_before[line_index]);
+  const std::int64_t first =
+      schedule.parts_before[line_index] + static_cast<std::int64_t>(segment) * pieces;
+  return {{line_index, segment, pieces}, first, first, 1};
 }
 
-/// The segment whose first partial is `part`.
-__device__ CutSegment cut_by_piece(const GqaArgs& args, std::int64_t part, int rows,
-                                   int tile_tokens) {
-  const GqaSchedule& schedule = args.schedule;
-  CutSegment cut{};
-  if (part >= schedule.parts_before[schedule.lines]) return cut;
-  const std::int32_t index = gqa::find_line(schedule.parts_before, schedule.lines, part);
-  cut.line = gqa::load_line(args, index, rows, tile_tokens);
-  const std::int32_t piece = gqa::piece_tiles_of(schedule, cut.line.tiles);
-  const std::int32_t pieces = (cut.line.tiles + piece - 1) / piece;
-  const std::int64_t local = part - schedule.parts_before[index];
-  if (local % pieces != 0) return cut;
-  cut.segment = static_cast<std::int32_t>(local / pieces);
-  cut.count = pieces;
-  cut.head = cut.first = part;
-  cut.step = 1;
-  return cut;
+/// Stores a lane's adjacent values of an output row.
+template <int count>
+__device__ void store_values(const OutputView& output, char* row, unsigned lane,
+                             const float (&values)[count]) {
+#pragma unroll
+  for (int j = 0; j < count; j += 2) {
+    const unsigned pair = (count * lane + j) / 2;
+    if (output.type == FloatType::fp32) {
+      reinterpret_cast<float2*>(row)[pair] = make_float2(values[j], values[j + 1]);
+    } else {
+      reinterpret_cast<std::uint32_t*>(row)[pair] =
+          output.type == FloatType::bf16 ? gqa::pack(gqa::Bf16{}, values[j], values[j + 1])
+                                         : gqa::pack(gqa::Fp16{}, values[j], values[j + 1]);
+    }
+  }
 }
 
-/// One row of a cut segment: a warp each takes every fourth partial, and the first adds up.
+/// One row of a cut segment, by one warp, the partials in order.
 template <int head_dim>
-__device__ void merge_row(const GqaArgs& args, const CutSegment& cut, int head_in_block, int row,
-                          int rows) {
+__device__ void merge_row(const GqaArgs& args, const Parts& parts, const gqa::Line& line,
+                          int head_in_block, int row, int row_in_segment, int rows) {
   constexpr int kValues = head_dim / 32;
-  __shared__ float sums[kWarps][head_dim];
-  __shared__ float totals[kWarps];
+  const VerifyParams& p = args.params;
   const unsigned lane = threadIdx.x & 31U;
-  const unsigned warp = threadIdx.x >> 5U;
   const auto place = [&](int i) {
-    const std::int64_t part = i == 0 ? cut.head : cut.first + i * cut.step;
-    return (part * args.head_block + head_in_block) * rows + row % rows;
+    const std::int64_t part = i == 0 ? parts.head : parts.first + i * parts.step;
+    return (part * args.head_block + head_in_block) * rows + row_in_segment;
   };
   float peak = -INFINITY;
-  for (int i = static_cast<int>(lane); i < cut.count; i += 32)
+  for (int i = static_cast<int>(lane); i < parts.cut.count; i += 32) {
     peak = fmaxf(peak, args.partial_lse[place(i)]);
+  }
   for (int step = 16; step > 0; step /= 2)
     peak = fmaxf(peak, __shfl_xor_sync(0xFFFFFFFFU, peak, step));
   float sum[kValues] = {};
   float total = 0.0F;
-#pragma unroll 4
-  for (int i = static_cast<int>(warp); i < cut.count; i += kWarps) {
+#pragma unroll 8
+  for (int i = 0; i < parts.cut.count; ++i) {
     const std::int64_t at = place(i);
     const float lse = args.partial_lse[at];
     // An empty part has weight 0 also where every part is empty and the peak is -inf.
@@ -97,88 +87,61 @@ __device__ void merge_row(const GqaArgs& args, const CutSegment& cut, int head_i
       sum[j + 1] = fmaf(weight, pair.y, sum[j + 1]);
     }
   }
-#pragma unroll
-  for (int j = 0; j < kValues; ++j) sums[warp][kValues * lane + j] = sum[j];
-  if (lane == 0) totals[warp] = total;
-  __syncthreads();
-
-  const VerifyParams& p = args.params;
   const std::int32_t head_blocks = p.kv_heads / args.head_block;
-  const std::int32_t node = cut.line.node + row / args.group;
-  const std::int64_t token = cut.line.query + node;
-  const std::int64_t kv_head = (cut.segment % head_blocks) * args.head_block + head_in_block;
+  const std::int64_t token = line.query + line.node + row / args.group;
+  const std::int64_t kv_head = (parts.cut.segment % head_blocks) * args.head_block + head_in_block;
   const std::int64_t head = kv_head * args.group + row % args.group;
-  const float all = totals[0] + totals[1] + totals[2] + totals[3];
-  const float scale = all == 0.0F ? 0.0F : 1.0F / all;
+  const float scale = total == 0.0F ? 0.0F : 1.0F / total;
+#pragma unroll
+  for (int j = 0; j < kValues; ++j) sum[j] *= scale;
   char* to = static_cast<char*>(p.output.out) + token * p.output.stride_token +
              head * p.output.stride_head;
-  for (int pair = static_cast<int>(threadIdx.x); pair < head_dim / 2; pair += kThreads) {
-    float x = 0.0F;
-    float y = 0.0F;
-    for (int w = 0; w < kWarps; ++w) {
-      x += sums[w][2 * pair];
-      y += sums[w][2 * pair + 1];
-    }
-    x *= scale;
-    y *= scale;
-    if (p.output.type == FloatType::fp32) {
-      reinterpret_cast<float2*>(to)[pair] = make_float2(x, y);
-    } else {
-      reinterpret_cast<std::uint32_t*>(to)[pair] = p.output.type == FloatType::bf16
-                                                       ? gqa::pack(gqa::Bf16{}, x, y)
-                                                       : gqa::pack(gqa::Fp16{}, x, y);
-    }
-  }
-  if (p.output.lse != nullptr && threadIdx.x == 0) {
-    const float lse = all == 0.0F ? -INFINITY : peak + log2f(all);
-    auto* lse_row = reinterpret_cast<float*>(reinterpret_cast<char*>(p.output.lse) +
-                                             token * p.output.lse_stride_token);
-    lse_row[head] = p.output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
-  }
-  __syncthreads();
+  store_values(p.output, to, lane, sum);
+  if (p.output.lse == nullptr || lane != 0) return;
+  const float lse = total == 0.0F ? -INFINITY : peak + log2f(total);
+  auto* lse_row = reinterpret_cast<float*>(reinterpret_cast<char*>(p.output.lse) +
+                                           token * p.output.lse_stride_token);
+  lse_row[head] = p.output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
 }
 
-/// blockIdx.x walks the cuts, blockIdx.y the rows of a segment with its heads side by side.
+/// Work items are a cut and four of its rows, a warp each.
 template <int head_dim>
 __global__ void __launch_bounds__(kThreads)
-    combine_kernel(const __grid_constant__ GqaArgs args, int rows, int tile_tokens,
-                   std::int64_t cuts) {
-  const bool fixed = gqa_has_fixed_pieces(args.schedule);
-  const std::int64_t live = fixed ? args.schedule.parts_before[args.schedule.lines] : cuts;
-  const int row = static_cast<int>(blockIdx.y) % rows;
-  const int head_in_block = static_cast<int>(blockIdx.y) / rows;
-  for (std::int64_t i = blockIdx.x; i < live; i += gridDim.x) {
-    const CutSegment cut =
-        fixed ? cut_by_piece(args, i, rows, tile_tokens) : cut_by_share(args, i, rows, tile_tokens);
-    if (cut.count < 2) continue;
+    combine_kernel(const __grid_constant__ GqaArgs args, int rows, int tile_tokens) {
+  const GqaSchedule& schedule = args.schedule;
+  const std::int64_t cuts = gqa_has_fixed_pieces(schedule)
+                                ? schedule.cuts_before[schedule.lines]
+                                : static_cast<std::int64_t>(schedule.workers);
+  const int chunks = rows * args.head_block / kWarps;
+  for (std::int64_t item = blockIdx.x; item < cuts * chunks; item += gridDim.x) {
+    const Parts parts = parts_of(args, item / chunks, rows, tile_tokens);
+    if (parts.cut.count < 2) continue;
+    const gqa::Line line = gqa::load_line(args, parts.cut.line, rows, tile_tokens);
+    const int place =
+        static_cast<int>(item % chunks) * kWarps + static_cast<int>(threadIdx.x >> 5U);
     const std::int32_t head_blocks = args.params.kv_heads / args.head_block;
-    const std::int32_t line_row = cut.segment / head_blocks * rows + row;
-    if (line_row >= cut.line.nodes * args.group) continue;
-    merge_row<head_dim>(args, cut, head_in_block, line_row, rows);
+    const int row = parts.cut.segment / head_blocks * rows + place % rows;
+    if (row >= line.nodes * args.group) continue;
+    merge_row<head_dim>(args, parts, line, place / rows, row, place % rows, rows);
   }
 }
 
 }  // namespace
 
-cudaError_t launch_gqa_combine(const GqaArgs& args, const GqaPolicy& policy, std::int64_t parts_max,
-                               cudaStream_t stream) {
-  constexpr std::int64_t kGridMax = 4096;
-  const std::int64_t cuts = gqa_has_fixed_pieces(args.schedule) ? parts_max : args.schedule.workers;
-  if (cuts < 2) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(cuts < kGridMax ? cuts : kGridMax),
-                  static_cast<unsigned>(policy.rows() * args.head_block));
+cudaError_t launch_gqa_combine(const GqaArgs& args, const GqaPolicy& policy,
+                               std::int32_t multiprocessors, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
+  const int rows = policy.rows();
+  const int tile_tokens = policy.tile_tokens();
   switch (policy.head_dim) {
     case 64:
-      combine_kernel<64>
-          <<<grid, kThreads, 0, stream>>>(args, policy.rows(), policy.tile_tokens(), cuts);
+      combine_kernel<64><<<blocks, kThreads, 0, stream>>>(args, rows, tile_tokens);
       break;
     case 128:
-      combine_kernel<128>
-          <<<grid, kThreads, 0, stream>>>(args, policy.rows(), policy.tile_tokens(), cuts);
+      combine_kernel<128><<<blocks, kThreads, 0, stream>>>(args, rows, tile_tokens);
       break;
     default:
-      combine_kernel<256>
-          <<<grid, kThreads, 0, stream>>>(args, policy.rows(), policy.tile_tokens(), cuts);
+      combine_kernel<256><<<blocks, kThreads, 0, stream>>>(args, rows, tile_tokens);
       break;
   }
   return cudaGetLastError();

@@ -12,13 +12,15 @@ namespace packstone::kernels::gqa {
 
 /// The lengths of one line: a sequence, or with sparse lists one query token of it.
 struct Line {
-  std::int32_t sequence;
-  std::int32_t query;   ///< first query token of the sequence
-  std::int32_t node;    ///< first node of the line: 0, or the query token's own
-  std::int32_t nodes;   ///< nodes of the line
-  std::int32_t tail;    ///< nodes that stand in the tail: the sequence's q_len, or 0 without a tail
-  std::int32_t prefix;  ///< tokens of the prefix, or entries of the list
-  std::int32_t tiles;   ///< of each segment, at least 1
+  std::int32_t prefix;     ///< tokens of the prefix, or entries of the list
+  std::int32_t end;        ///< prefix and, behind it, the tail
+  std::int32_t tail_from;  ///< what turns a token of the tail into a position of the table, or a
+                           ///< row of the tail
+  std::int32_t query;      ///< first query token of the sequence
+  std::int64_t table;      ///< first table entry
+  std::int32_t node;       ///< first node of the line: 0, or the query token's own
+  std::int32_t nodes;      ///< nodes of the line
+  std::int32_t tiles;      ///< of each segment, at least 1
   std::int32_t segments;
 };
 
@@ -26,16 +28,23 @@ __device__ inline Line load_line(const GqaArgs& args, std::int32_t index, std::i
                                  std::int32_t tile_tokens) {
   const VerifyParams& p = args.params;
   const bool sparse = p.sparse.entries != nullptr;
-  Line line;
-  line.sequence = sparse ? args.schedule.line_sequence[index] : index;
-  if (line.sequence < 0) return {-1, 0, 0, 0, 0, 0, 1, 0};
-  line.query = p.q_indptr[line.sequence];
-  const std::int32_t q_len = p.q_indptr[line.sequence + 1] - line.query;
+  Line line{};
+  const std::int32_t sequence = sparse ? args.schedule.line_sequence[index] : index;
+  if (sequence < 0) {
+    line.tiles = 1;
+    return line;
+  }
+  line.query = p.q_indptr[sequence];
+  const std::int32_t q_len = p.q_indptr[sequence + 1] - line.query;
+  const std::int32_t length = p.prefix_lens[sequence];
   line.node = sparse ? index - line.query : 0;
   line.nodes = sparse ? 1 : q_len;
-  line.tail = p.tail_place == TailPlace::none ? 0 : q_len;
-  line.prefix = sparse ? p.sparse.topk : p.prefix_lens[line.sequence];
-  line.tiles = max(1, (line.prefix + line.tail + tile_tokens - 1) / tile_tokens);
+  line.prefix = sparse ? p.sparse.topk : length;
+  line.end = line.prefix + (p.tail_place == TailPlace::none ? 0 : q_len);
+  line.tail_from = (p.tail_place == TailPlace::separate ? line.query : length) - line.prefix;
+  line.table = p.table.indptr != nullptr ? static_cast<std::int64_t>(p.table.indptr[sequence])
+                                         : static_cast<std::int64_t>(sequence) * p.table.row_stride;
+  line.tiles = max(1, (line.end + tile_tokens - 1) / tile_tokens);
   line.segments = (line.nodes * args.group + rows - 1) / rows * (p.kv_heads / args.head_block);
   return line;
 }
@@ -66,38 +75,43 @@ __device__ inline std::int32_t find_line(const std::int64_t* before, std::int32_
   return low;
 }
 
-/// Position in the line of tiles.
+/// A segment in the line of tiles; the tile within it is the worker's.
 struct Cursor {
   Line line;
   std::int32_t index;      ///< of the line
   std::int32_t segment;    ///< within the line
-  std::int32_t tile;       ///< within the segment
-  std::int64_t remaining;  ///< tiles of the share, this one included
+  std::int32_t kv_head;    ///< first of the segment's kv heads
+  std::int32_t row_begin;  ///< first row of the segment
 
-  /// Steps to the next tile; true when it is the first of another segment.
-  __device__ bool advance(const GqaArgs& args, std::int32_t rows, std::int32_t tile_tokens) {
-    --remaining;
-    if (++tile < line.tiles) return false;
-    tile = 0;
-    if (++segment < line.segments || remaining <= 0) return true;
-    segment = 0;
-    do {
-      line = load_line(args, ++index, rows, tile_tokens);
-    } while (line.segments == 0);  // remaining > 0, so a line with work follows
-    return true;
+  __device__ void name_rows(const GqaArgs& args, std::int32_t rows) {
+    const std::int32_t blocks = args.params.kv_heads / args.head_block;
+    kv_head = segment % blocks * args.head_block;
+    row_begin = segment / blocks * rows;
+  }
+
+  /// Steps to the next segment; there must be one.
+  __device__ void next_segment(const GqaArgs& args, std::int32_t rows, std::int32_t tile_tokens) {
+    if (++segment >= line.segments) {
+      segment = 0;
+      do {
+        line = load_line(args, ++index, rows, tile_tokens);
+      } while (line.segments == 0);
+    }
+    name_rows(args, rows);
   }
 };
 
-/// A cursor at tile `at`, for a share that ends at `end`; the whole warp works on it.
-__device__ inline Cursor place_cursor(const GqaArgs& args, std::int64_t at, std::int64_t end,
-                                      std::int32_t rows, std::int32_t tile_tokens) {
+/// The segment of tile `at` of the line of tiles, and the tile within it; the whole warp works on
+/// it.
+__device__ inline Cursor place_cursor(const GqaArgs& args, std::int64_t at, std::int32_t rows,
+                                      std::int32_t tile_tokens, std::int32_t* tile) {
   Cursor cursor;
-  cursor.remaining = end - at;
   cursor.index = find_line(args.schedule.tiles_before, args.schedule.lines, at);
   cursor.line = load_line(args, cursor.index, rows, tile_tokens);
   const std::int64_t local = at - args.schedule.tiles_before[cursor.index];
   cursor.segment = static_cast<std::int32_t>(local / cursor.line.tiles);
-  cursor.tile = static_cast<std::int32_t>(local % cursor.line.tiles);
+  *tile = static_cast<std::int32_t>(local % cursor.line.tiles);
+  cursor.name_rows(args, rows);
   return cursor;
 }
 
@@ -121,46 +135,50 @@ __device__ inline std::int64_t share_of(const GqaSchedule& schedule, std::int64_
   return max(share, static_cast<std::int64_t>(schedule.worker_tiles_min));
 }
 
-__device__ inline std::int64_t table_entry(const TokenTable& table, std::int64_t index) {
-  return table.type == IndexType::int64
-             ? static_cast<const std::int64_t*>(table.entries)[index]
-             : static_cast<std::int64_t>(static_cast<const std::int32_t*>(table.entries)[index]);
-}
-
 /// A token's row before its table entry has arrived: kept in registers over one step of the
-/// pipeline, so that nothing waits for the load.
+/// pipeline, so that nothing waits for the load. Hence 32 bits and nothing computed from the entry.
 struct PendingRow {
   enum class Kind : std::int32_t { none, page, slot, tail } kind;
   std::int32_t offset;  ///< in the page
-  std::int64_t number;  ///< page, slot or row of the tail, by kind
+  std::int32_t number;  ///< page, slot or row of the tail, by kind
 };
+
+/// Page ids fit 31 bits, so the low word of a 64-bit entry is the whole of it.
+__device__ inline const std::int32_t* table_entry(const TokenTable& table, std::int64_t index) {
+  return static_cast<const std::int32_t*>(table.entries) +
+         (table.type == IndexType::int64 ? 2 * index : index);
+}
 
 __device__ inline PendingRow find_row(const GqaArgs& args, const Line& line, std::int32_t token) {
   const VerifyParams& p = args.params;
   PendingRow row{PendingRow::Kind::none, 0, 0};
-  if (token >= line.prefix + line.tail) return row;
+  if (token >= line.end) return row;
   std::int32_t position = token;
-  if (token < line.prefix) {
-    if (p.sparse.entries != nullptr) {
-      const std::int64_t list = static_cast<std::int64_t>(line.query + line.node) * p.sparse.stride;
-      const std::int32_t entry = p.sparse.entries[list + token];
-      if (entry < 0) return row;
-      position = entry;
-      if (p.sparse.unit == SparseUnit::slot) return {PendingRow::Kind::slot, 0, entry};
-    }
-  } else {
-    const std::int32_t node = token - line.prefix;
-    if (p.tail_place == TailPlace::separate) return {PendingRow::Kind::tail, 0, line.query + node};
-    position = p.prefix_lens[line.sequence] + node;
+  if (token >= line.prefix) {
+    position += line.tail_from;
+    if (p.tail_place == TailPlace::separate) return {PendingRow::Kind::tail, 0, position};
+  } else if (p.sparse.entries != nullptr) {
+    const std::int64_t list = static_cast<std::int64_t>(line.query + line.node) * p.sparse.stride;
+    position = p.sparse.entries[list + token];
+    if (position < 0) return row;
+    if (p.sparse.unit == SparseUnit::slot) return {PendingRow::Kind::slot, 0, position};
   }
+  const auto at = static_cast<std::uint32_t>(position);
   const auto size = static_cast<std::uint32_t>(p.table.page_size);
-  const auto column = static_cast<std::uint32_t>(position) / size;
-  const std::int64_t begin = p.table.indptr != nullptr
-                                 ? static_cast<std::int64_t>(p.table.indptr[line.sequence])
-                                 : static_cast<std::int64_t>(line.sequence) * p.table.row_stride;
-  row.number = table_entry(p.table, begin + column);
-  row.offset = static_cast<std::int32_t>(static_cast<std::uint32_t>(position) - column * size);
+  const std::uint32_t column =
+      args.page_shift >= 0 ? at >> static_cast<std::uint32_t>(args.page_shift) : at / size;
+  const std::int32_t* entry = table_entry(p.table, line.table + column);
+  row.number = *entry;
+  row.offset = static_cast<std::int32_t>(at - column * size);
   row.kind = PendingRow::Kind::page;
+  // Entries some tiles on are brought to the L2 cache now: from memory they would take longer than
+  // a step.
+  constexpr std::uint32_t kEntriesAhead = 64;
+  if (p.sparse.entries == nullptr && at + kEntriesAhead * static_cast<std::uint64_t>(size) <
+                                         static_cast<std::uint32_t>(line.prefix)) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(
+        table_entry(p.table, line.table + column + kEntriesAhead)));
+  }
   return row;
 }
 
@@ -174,9 +192,10 @@ __device__ inline RowAddress address_of(const GqaArgs& args, const PendingRow& r
                                         std::int32_t kv_head) {
   if (row.kind == PendingRow::Kind::none) return {0, 0};
   const KvRows& rows = row.kind == PendingRow::Kind::tail ? args.params.tail : args.params.pool;
-  const std::int64_t number = row.kind == PendingRow::Kind::page
-                                  ? row.number * args.params.table.page_size + row.offset
-                                  : row.number;
+  const std::int64_t number =
+      row.kind == PendingRow::Kind::page
+          ? static_cast<std::int64_t>(row.number) * args.params.table.page_size + row.offset
+          : static_cast<std::int64_t>(row.number);
   return {
       reinterpret_cast<std::uint64_t>(rows.k) +
           static_cast<std::uint64_t>(number * rows.k_stride_row + kv_head * rows.k_stride_head),
@@ -187,7 +206,7 @@ __device__ inline RowAddress address_of(const GqaArgs& args, const PendingRow& r
 /// Bits of the tile's tokens that a node sees: bit i is token `first` + i of the line.
 __device__ inline std::uint32_t visible_tokens(const GqaArgs& args, const Line& line,
                                                std::int32_t node, std::int32_t first) {
-  const std::int32_t ahead = line.prefix + line.tail - first;  // tokens from `first` to the end
+  const std::int32_t ahead = line.end - first;  // tokens from `first` to the end
   const std::uint32_t limit = ahead >= 32 ? 0xFFFFFFFFU : (ahead <= 0 ? 0U : (1U << ahead) - 1U);
   const std::int32_t start =
       first - line.prefix;  // in nodes; negative while prefix tokens are left
@@ -201,16 +220,17 @@ __device__ inline std::uint32_t visible_tokens(const GqaArgs& args, const Line& 
   const std::int64_t stride = made ? args.schedule.words_stride : args.params.mask.words_stride;
   const std::uint64_t* row = words + static_cast<std::int64_t>(line.query + node) * stride;
   if (start < 0) {
-    const std::uint64_t low = line.tail > 0 ? row[0] : 0;
+    const std::uint64_t low = line.end > line.prefix ? row[0] : 0;
     const auto prefix_bits = (1U << static_cast<std::uint32_t>(-start)) - 1U;
     return limit &
            (prefix_bits | static_cast<std::uint32_t>(low << static_cast<std::uint32_t>(-start)));
   }
-  if (start >= line.tail) return 0;
+  if (first >= line.end) return 0;
   const std::int32_t word = start >> 6;
   const auto shift = static_cast<std::uint32_t>(start & 63);
   std::uint64_t bits = row[word] >> shift;
-  if (shift > 32 && ((word + 1) << 6) < line.tail) bits |= row[word + 1] << (64U - shift);
+  if (shift > 32 && ((word + 1) << 6) < line.end - line.prefix)
+    bits |= row[word + 1] << (64U - shift);
   return limit & static_cast<std::uint32_t>(bits);
 }
 

@@ -5,6 +5,7 @@
 #include <packstone/error.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 namespace packstone::kernels {
@@ -74,11 +75,17 @@ Layout lay_out(const VerifyParams& params, const PlanOptions& options,
   GqaSchedule& schedule = args.schedule;
   args.params = params;
   args.group = params.heads / params.kv_heads;
+  const auto page_size = static_cast<std::uint32_t>(params.table.page_size);
+  args.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
   args.head_block = 1;
   while (policy.few() && args.head_block < GqaPolicy::kWarps &&
          params.kv_heads % (2 * args.head_block) == 0) {
     args.head_block *= 2;
   }
+  const float log2e = 1.4426950408889634F;
+  const float scale = params.scale * (policy.type == KvType::e4m3 ? params.k_scale : 1.0F);
+  args.score_scale = params.logit_cap > 0.0F ? scale / params.logit_cap : scale * log2e;
+  args.cap_scale = params.logit_cap * log2e;
   layout.blocks = device.multiprocessors * policy.blocks_per_multiprocessor();
   schedule.workers =
       policy.few() ? layout.blocks * GqaPolicy::kWarps / args.head_block : layout.blocks;
@@ -99,6 +106,8 @@ Layout lay_out(const VerifyParams& params, const PlanOptions& options,
   const std::int64_t partial_rows = layout.parts_max * args.head_block * policy.rows();
   schedule.tiles_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
   schedule.parts_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
+  schedule.cuts_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
+  schedule.cuts = take<GqaCut>(&layout.bytes, schedule.workers);
   schedule.line_sequence = take<std::int32_t>(&layout.bytes, sparse ? lines_max : 0);
   schedule.words_stride = static_cast<std::int32_t>(divide_up(bounds.q_len_max, 64));
   const bool parents =
@@ -175,6 +184,8 @@ void gqa_verify(const VerifyParams& params, const PlanOptions& options,
       params.mask.kind == MaskKind::parents && params.tail_place != TailPlace::none;
   move_base(&schedule.tiles_before, workspace);
   move_base(&schedule.parts_before, workspace);
+  move_base(&schedule.cuts_before, workspace);
+  move_base(&schedule.cuts, workspace);
   move_base(&schedule.line_sequence, workspace);
   move_base(&schedule.words, workspace);
   move_base(&args.partial_out, workspace);
@@ -191,7 +202,7 @@ void gqa_verify(const VerifyParams& params, const PlanOptions& options,
   PACKSTONE_CUDA_CHECK(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(layout.blocks)),
                                         dim3(static_cast<unsigned>(layout.policy.threads())),
                                         arguments, static_cast<std::size_t>(shared_bytes), stream));
-  PACKSTONE_CUDA_CHECK(launch_gqa_combine(args, layout.policy, layout.parts_max, stream));
+  PACKSTONE_CUDA_CHECK(launch_gqa_combine(args, layout.policy, device.multiprocessors, stream));
 }
 
 }  // namespace packstone::kernels

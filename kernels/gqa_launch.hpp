@@ -52,7 +52,7 @@ const void* gqa_kernel(GqaShape shape);
 
 /// Launchers of the schedule and of the merge.
 cudaError_t launch_gqa_schedule(const GqaArgs& args, const GqaPolicy& policy, cudaStream_t stream);
-cudaError_t launch_gqa_combine(const GqaArgs& args, const GqaPolicy& policy, std::int64_t parts_max,
-                               cudaStream_t stream);
+cudaError_t launch_gqa_combine(const GqaArgs& args, const GqaPolicy& policy,
+                               std::int32_t multiprocessors, cudaStream_t stream);
 
 }  // namespace packstone::kernels

@@ -25,6 +25,10 @@ __device__ inline void copy_async_16(std::uint32_t shared, std::uint64_t global,
                : "memory");
 }
 
+__device__ inline void copy_async_16(std::uint32_t shared, std::uint64_t global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
 __device__ inline void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -116,14 +120,19 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
 }
 
-/// Where 16-byte piece `piece` of row `row` lies in a tile of `row_bytes` rows. Pieces are
-/// exchanged within 128 bytes so that eight rows of one piece (ldmatrix), and four pieces of two
-/// neighbouring rows (16-byte loads), fall into different banks.
+/// What the number of a 16-byte piece is exchanged with in row `row` of a tile. Pieces change
+/// places within 128 bytes so that eight rows of one piece (ldmatrix), and four pieces of two
+/// neighbouring rows (16-byte loads), fall into different banks. Linear in the bits of `row`:
+/// turn(a | b) = turn(a) ^ turn(b) where a and b share no bit.
+template <int row_bytes>
+__host__ __device__ constexpr std::uint32_t tile_turn(std::uint32_t row) {
+  return row_bytes >= 128 ? (((row & 1U) << 2U) | ((row >> 1U) & 3U)) : ((row >> 1U) & 3U);
+}
+
+/// Where piece `piece` of row `row` lies in a tile.
 template <int row_bytes>
 __device__ std::uint32_t tile_offset(std::uint32_t row, std::uint32_t piece) {
-  const std::uint32_t turn =
-      row_bytes >= 128 ? (((row & 1U) << 2U) | ((row >> 1U) & 3U)) : ((row >> 1U) & 3U);
-  return row * row_bytes + ((piece ^ turn) << 4U);
+  return row * row_bytes + ((piece ^ tile_turn<row_bytes>(row)) << 4U);
 }
 
 }  // namespace packstone::kernels::gqa

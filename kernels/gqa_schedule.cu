@@ -60,31 +60,64 @@ __device__ void lay_lines(const GqaArgs& args, int rows, int tile_tokens) {
   if (args.params.sparse.entries != nullptr) find_sequences(args);
   std::int64_t tiles_base = 0;
   std::int64_t parts_base = 0;
+  std::int64_t cuts_base = 0;
   const bool fixed = gqa_has_fixed_pieces(schedule);
   for (int first = 0; first < schedule.lines; first += kThreads) {
     const int index = first + static_cast<int>(threadIdx.x);
-    std::int64_t tiles = 0;
-    std::int64_t parts = 0;
-    if (index < schedule.lines) {
-      const Line line = load_line(args, index, rows, tile_tokens);
-      tiles = static_cast<std::int64_t>(line.segments) * line.tiles;
-      const int piece = gqa::piece_tiles_of(schedule, line.tiles);
-      const int pieces = (line.tiles + piece - 1) / piece;
-      parts = pieces > 1 ? static_cast<std::int64_t>(line.segments) * pieces : 0;
-    }
+    const bool live = index < schedule.lines;
+    const Line line = live ? load_line(args, index, rows, tile_tokens) : Line{};
+    const std::int64_t tiles = static_cast<std::int64_t>(line.segments) * line.tiles;
     std::int64_t total = 0;
     const std::int64_t tiles_before = tiles_base + scan_block(tiles, warp_sums, &total);
     tiles_base += total;
-    if (index < schedule.lines) schedule.tiles_before[index] = tiles_before;
-    if (fixed) {
-      const std::int64_t parts_before = parts_base + scan_block(parts, warp_sums, &total);
-      parts_base += total;
-      if (index < schedule.lines) schedule.parts_before[index] = parts_before;
-    }
+    if (live) schedule.tiles_before[index] = tiles_before;
+    if (!fixed) continue;
+    const int piece = live ? gqa::piece_tiles_of(schedule, line.tiles) : 1;
+    const int pieces = (line.tiles + piece - 1) / piece;
+    const std::int64_t cuts = pieces > 1 ? line.segments : 0;
+    const std::int64_t parts_before = parts_base + scan_block(cuts * pieces, warp_sums, &total);
+    parts_base += total;
+    const std::int64_t cuts_before = cuts_base + scan_block(cuts, warp_sums, &total);
+    cuts_base += total;
+    if (!live) continue;
+    schedule.parts_before[index] = parts_before;
+    schedule.cuts_before[index] = cuts_before;
   }
   if (threadIdx.x != 0) return;
   schedule.tiles_before[schedule.lines] = tiles_base;
-  if (fixed) schedule.parts_before[schedule.lines] = parts_base;
+  if (!fixed) return;
+  schedule.parts_before[schedule.lines] = parts_base;
+  schedule.cuts_before[schedule.lines] = cuts_base;
+}
+
+/// Writes down the segments that shares cut, each with the worker in whose share it begins.
+__device__ void find_cuts(const GqaArgs& args, int rows, int tile_tokens) {
+  const GqaSchedule& schedule = args.schedule;
+  const std::int64_t total = schedule.tiles_before[schedule.lines];
+  const std::int64_t share = gqa::share_of(schedule, total);
+  for (int id = static_cast<int>(threadIdx.x); id < schedule.workers; id += kThreads) {
+    GqaCut cut{0, 0, 0};
+    const std::int64_t end = (id + 1) * share;
+    if (end < total) {
+      int low = 0;
+      int high = schedule.lines;  // the last line with tiles_before <= end
+      while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        (schedule.tiles_before[middle] <= end ? low : high) = middle;
+      }
+      const Line line = load_line(args, low, rows, tile_tokens);
+      const std::int64_t local = end - schedule.tiles_before[low];
+      const std::int64_t tile = local % line.tiles;
+      // A segment that starts just at the end is not cut; one that began before this share is an
+      // earlier worker's.
+      if (tile > 0 && tile <= share) {
+        const std::int64_t last = (end - tile + line.tiles - 1) / share;
+        cut = {low, static_cast<std::int32_t>(local / line.tiles),
+               static_cast<std::int32_t>(last - id) + 1};
+      }
+    }
+    schedule.cuts[id] = cut;
+  }
 }
 
 /// Ancestor words of the trees, a thread for each word: it walks from the node to the root and
@@ -114,6 +147,9 @@ __global__ void __launch_bounds__(kThreads)
     schedule_kernel(const __grid_constant__ GqaArgs args, int rows, int tile_tokens) {
   if (blockIdx.x == 0) {
     lay_lines(args, rows, tile_tokens);
+    if (gqa_has_fixed_pieces(args.schedule)) return;
+    __syncthreads();
+    find_cuts(args, rows, tile_tokens);
   } else {
     make_words(args, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
   }

@@ -33,40 +33,39 @@ class Worker {
             reinterpret_cast<Cursor*>(memory + policy.ring_bytes())[2 * (threadIdx.x >> 5U) + 1]) {
     const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
     ring_ = shared + (kFew ? warp_ * kUnits * kUnitBytes : 0U);
-    const auto heads_side_by_side = static_cast<std::uint32_t>(args.head_block);
-    head_in_block_ = kFew ? static_cast<std::int32_t>(warp_ % heads_side_by_side) : 0;
-    id_ = kFew ? static_cast<std::int32_t>((blockIdx.x * GqaPolicy::kWarps + warp_) /
-                                           heads_side_by_side)
-               : static_cast<std::int32_t>(blockIdx.x);
-    const float log2e = 1.4426950408889634F;
-    const float scale = args.params.scale * (kEightBit ? args.params.k_scale : 1.0F);
-    const float cap = args.params.logit_cap;
-    score_scale_ = cap > 0.0F ? scale / cap : scale * log2e;
-    cap_scale_ = cap * log2e;
   }
 
   __device__ void run() {
     const GqaSchedule& schedule = args_.schedule;
     const std::int64_t total = schedule.tiles_before[schedule.lines];
     const std::int64_t share = share_of(schedule, total);
-    const std::int64_t begin = align_to_piece(args_, id_ * share, total, kRows, kTile);
-    const std::int64_t end = align_to_piece(args_, (id_ + 1) * share, total, kRows, kTile);
+    const std::int64_t begin = align_to_piece(args_, id() * share, total, kRows, kTile);
+    const std::int64_t end = align_to_piece(args_, (id() + 1) * share, total, kRows, kTile);
     if (begin >= end) return;
-    const Cursor start = place_cursor(args_, begin, end, kRows, kTile);
+    std::int32_t tile = 0;
+    const Cursor start = place_cursor(args_, begin, kRows, kTile, &tile);
     if (lane_ == 0) now_ = ahead_ = start;
     __syncwarp();
+    tile_ = ahead_tile_ = tile;
+    left_ = ahead_left_ = static_cast<std::int32_t>(end - begin);
     find_rows();
     fill_ring<0>();
     start_segment();
     start_piece();
     while (true) {
       step();
-      const bool piece_ends = now_.tile + 1 == piece_end_ || now_.remaining == 1;
-      if (piece_ends) finish_piece();
-      const bool other = advance(now_);
-      if (now_.remaining <= 0) break;
-      if (other) start_segment();
-      if (piece_ends) start_piece();
+      ++tile_;
+      --left_;
+      if (tile_ == piece_end_ || left_ == 0) {
+        finish_piece();
+        if (left_ == 0) break;
+        if (tile_ == now_.line.tiles) {
+          tile_ = 0;
+          next_segment(now_);
+          start_segment();
+        }
+        start_piece();
+      }
     }
     copy_wait<0>();
   }
@@ -103,22 +102,43 @@ class Worker {
   }
 
   /// Lane 0 steps a cursor that the whole warp reads.
-  __device__ bool advance(Cursor& cursor) {
+  __device__ void next_segment(Cursor& cursor) {
     __syncwarp();
-    bool other = false;
-    if (lane_ == 0) other = cursor.advance(args_, kRows, kTile);
+    if (lane_ == 0) cursor.next_segment(args_, kRows, kTile);
     __syncwarp();
-    return __shfl_sync(0xFFFFFFFFU, static_cast<int>(other), 0) != 0;
+  }
+
+  __device__ void advance_ahead() {
+    --ahead_left_;
+    if (++ahead_tile_ == ahead_.line.tiles && ahead_left_ > 0) {
+      ahead_tile_ = 0;
+      next_segment(ahead_);
+    }
   }
 
   __device__ std::int32_t kv_head_of(const Cursor& cursor) const {
-    const std::int32_t blocks = args_.params.kv_heads / args_.head_block;
-    return (cursor.segment % blocks) * args_.head_block + head_in_block_;
+    return cursor.kv_head + head_in_block();
+  }
+  __device__ std::int32_t head_in_block() const {
+    return kFew ? static_cast<std::int32_t>(warp_) % args_.head_block : 0;
+  }
+  /// Number of the worker.
+  __device__ std::int32_t id() const {
+    const auto block = static_cast<std::int32_t>(blockIdx.x);
+    return kFew ? (block * GqaPolicy::kWarps + static_cast<std::int32_t>(warp_)) / args_.head_block
+                : block;
+  }
+  /// The lane's two rows in the line, and their nodes; -1 past the last row.
+  __device__ std::int32_t row_of(int half) const {
+    return first_row() + static_cast<std::int32_t>(lane_ >> 2U) + 8 * half;
+  }
+  __device__ std::int32_t node_of(int half) const {
+    const std::int32_t row = row_of(half);
+    return row < line_rows() ? now_.line.node + row / args_.group : -1;
   }
   /// First row of the warp within its line.
   __device__ std::int32_t first_row() const {
-    const std::int32_t blocks = args_.params.kv_heads / args_.head_block;
-    return (now_.segment / blocks) * kRows + (kFew ? 0 : static_cast<std::int32_t>(warp_) * 16);
+    return now_.row_begin + (kFew ? 0 : static_cast<std::int32_t>(warp_) * 16);
   }
   __device__ std::int32_t line_rows() const { return now_.line.nodes * args_.group; }
 
@@ -126,11 +146,11 @@ class Worker {
   /// group, empty past the share's end, so that counting groups counts units.
   template <bool is_v>
   __device__ void issue(std::uint32_t unit) {
-    if (ahead_.remaining > 0) {
+    if (ahead_left_ > 0) {
       if constexpr (is_v) {
         copy_unit(unit, address_of_v_);
-        advance(ahead_);
-        if (ahead_.remaining > 0) find_rows();
+        advance_ahead();
+        if (ahead_left_ > 0) find_rows();
       } else {
         const RowAddress address = address_of(args_, pending_, kv_head_of(ahead_));
         address_of_v_ = address.v;
@@ -143,22 +163,39 @@ class Worker {
   /// Starts the loads that tell where the rows of the tile ahead are: lane l has token l.
   __device__ void find_rows() {
     const auto lane = static_cast<std::int32_t>(lane_);
-    if (lane < kTile) pending_ = find_row(args_, ahead_.line, ahead_.tile * kTile + lane);
+    if (lane < kTile) pending_ = find_row(args_, ahead_.line, ahead_tile_ * kTile + lane);
   }
 
   __device__ void copy_unit(std::uint32_t place, std::uint64_t row_address) {
     const std::uint32_t unit = ring_ + place * kUnitBytes;
     const std::uint32_t thread = kFew ? own_lane() : threadIdx.x;
-    constexpr int kCopies = kTile * kPieces / kCopyThreads;
-    static_assert(kTile * kPieces % kCopyThreads == 0);
+    if (__all_sync(0xFFFFFFFFU, row_address != 0 || thread % 32U >= kTile)) {
+      copy_rows<false>(unit, row_address, thread);
+    } else {
+      copy_rows<true>(unit, row_address, thread);
+    }
+  }
+
+  /// `gaps`: some rows are no tokens, and become zeros.
+  template <bool gaps>
+  __device__ void copy_rows(std::uint32_t unit, std::uint64_t row_address, std::uint32_t thread) {
+    constexpr int kRowsAtOnce = kCopyThreads / kPieces;
+    static_assert(kTile % kRowsAtOnce == 0);
+    const std::uint32_t first_row = thread / kPieces;
+    const std::uint32_t piece = thread % kPieces;
+    const std::uint32_t first = unit + tile_offset<kRowBytes>(first_row, piece);
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const std::uint32_t number = static_cast<std::uint32_t>(i) * kCopyThreads + thread;
-      const std::uint32_t row = number / kPieces;
-      const std::uint32_t piece = number % kPieces;
-      const std::uint64_t from = __shfl_sync(0xFFFFFFFFU, row_address, static_cast<int>(row));
-      copy_async_16(unit + tile_offset<kRowBytes>(row, piece), from + 16U * piece,
-                    from != 0 ? 16U : 0U);
+    for (std::uint32_t row = 0; row < kTile; row += kRowsAtOnce) {
+      const std::uint64_t from =
+          __shfl_sync(0xFFFFFFFFU, row_address, static_cast<int>(row | first_row));
+      // `row` and `first_row` share no bit, so the exchange of pieces splits into one part that is
+      // known here.
+      const std::uint32_t to = (first ^ (tile_turn<kRowBytes>(row) << 4U)) + row * kRowBytes;
+      if constexpr (gaps) {
+        copy_async_16(to, from + 16U * piece, from != 0 ? 16U : 0U);
+      } else {
+        copy_async_16(to, from + 16U * piece);
+      }
     }
   }
 
@@ -190,23 +227,23 @@ class Worker {
     peak_[0] = peak_[1] = -INFINITY;
     total_[0] = total_[1] = 0.0F;
     const std::int32_t piece = piece_tiles_of(args_.schedule, now_.line.tiles);
-    piece_begin_ = now_.tile;
-    piece_end_ = min((now_.tile / piece + 1) * piece, now_.line.tiles);
+    piece_begin_ = tile_;
+    piece_end_ = min((tile_ / piece + 1) * piece, now_.line.tiles);
   }
 
   __device__ void start_segment() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::int32_t row = first_row() + static_cast<std::int32_t>(lane_ >> 2U) + 8 * half;
-      node_[half] = row < line_rows() ? now_.line.node + row / args_.group : -1;
-      load_query(half, row);
+      load_query(half);
     }
   }
 
-  __device__ void load_query(int half, std::int32_t row) {
+  __device__ void load_query(int half) {
     const VerifyParams& p = args_.params;
-    const bool live = node_[half] >= 0;
-    const std::int64_t token = live ? now_.line.query + node_[half] : 0;
+    const std::int32_t row = row_of(half);
+    const std::int32_t node = node_of(half);
+    const bool live = node >= 0;
+    const std::int64_t token = live ? now_.line.query + node : 0;
     const std::int64_t head = kv_head_of(now_) * args_.group + (live ? row % args_.group : 0);
     const char* from =
         static_cast<const char*>(p.q.data) + token * p.q.stride_token + head * p.q.stride_head;
@@ -216,12 +253,15 @@ class Worker {
       for (int i = 0; i < kDim / 64; ++i) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
+          // Two loads of four bytes: one of eight would tie registers that belong into different
+          // fragments.
           const auto* at =
-              reinterpret_cast<const uint2*>(from + 2U * (64U * i + 16U * quad + 4U * j));
-          const uint2 pair = live ? *at : make_uint2(0, 0);
+              reinterpret_cast<const std::uint32_t*>(from + 2U * (64U * i + 16U * quad + 4U * j));
+          const std::uint32_t low = live ? at[0] : 0U;
+          const std::uint32_t high = live ? at[1] : 0U;
           const bool bf16 = p.q.type == FloatType::bf16;
-          query_[4 * i + j][half] = bf16 ? bf16_to_fp16(pair.x) : pair.x;
-          query_[4 * i + j][half + 2] = bf16 ? bf16_to_fp16(pair.y) : pair.y;
+          query_[4 * i + j][half] = bf16 ? bf16_to_fp16(low) : low;
+          query_[4 * i + j][half + 2] = bf16 ? bf16_to_fp16(high) : high;
         }
       }
     } else {
@@ -238,13 +278,14 @@ class Worker {
 #pragma unroll
     for (int i = 0; i < kTile / 8; ++i) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.0F;
     std::uint32_t b[4];
+    const std::uint32_t lane = own_lane();
     if constexpr (kEightBit) {
 #pragma unroll
       for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < kDim / 64; ++i) {
           load_shared_16(
-              b, unit + tile_offset<kRowBytes>(8U * n + (lane_ >> 2U), 4U * i + (lane_ & 3U)));
+              b, unit + tile_offset<kRowBytes>(8U * n + (lane >> 2U), 4U * i + (lane & 3U)));
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
             multiply_add(Math{}, s[n], query_[4 * i + j], widen_e4m3(b[j] & 0xFFFFU),
@@ -253,13 +294,13 @@ class Worker {
         }
       }
     } else {
-      const std::uint32_t row = (lane_ & 7U) + ((lane_ >> 4U) << 3U);
+      const std::uint32_t row = (lane & 7U) + ((lane >> 4U) << 3U);
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
 #pragma unroll
         for (int n = 0; n < kTile / 16; ++n) {
-          load_matrices(
-              b, unit + tile_offset<kRowBytes>(16U * n + row, 2U * i + ((lane_ >> 3U) & 1U)));
+          load_matrices(b,
+                        unit + tile_offset<kRowBytes>(16U * n + row, 2U * i + ((lane >> 3U) & 1U)));
           multiply_add(Math{}, s[2 * n], query_[i], b[0], b[1]);
           multiply_add(Math{}, s[2 * n + 1], query_[i], b[2], b[3]);
         }
@@ -284,8 +325,8 @@ class Worker {
         args_.params.sparse.entries != nullptr ? listed_tokens(first) : 0xFFFFFFFFU;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      std::uint32_t seen =
-          node_[half] >= 0 ? listed & visible_tokens(args_, now_.line, node_[half], first) : 0U;
+      const std::int32_t node = node_of(half);
+      std::uint32_t seen = node >= 0 ? listed & visible_tokens(args_, now_.line, node, first) : 0U;
       seen >>= 2U * (lane_ & 3U);
 #pragma unroll
       for (int i = 0; i < kTile / 8; ++i) {
@@ -432,16 +473,16 @@ class Worker {
 #pragma unroll
       for (int i = 0; i < kTile / 8; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) s[i][j] = cap_scale_ * tanhf(score_scale_ * s[i][j]);
+        for (int j = 0; j < 4; ++j) s[i][j] = args_.cap_scale * tanhf(args_.score_scale * s[i][j]);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kTile / 8; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) s[i][j] *= score_scale_;
+        for (int j = 0; j < 4; ++j) s[i][j] *= args_.score_scale;
       }
     }
-    const std::int32_t first = now_.tile * kTile;
+    const std::int32_t first = tile_ * kTile;
     const bool masked = first + kTile > now_.line.prefix || args_.params.sparse.entries != nullptr;
     if (masked) mask_tile(s, first);
     soften(s, weights);
@@ -456,25 +497,26 @@ class Worker {
   /// Place of a partial that does not cover its whole segment.
   __device__ std::int64_t part() const {
     const GqaSchedule& schedule = args_.schedule;
-    if (!gqa_has_fixed_pieces(schedule)) return std::int64_t{2} * id_ + (piece_begin_ == 0 ? 1 : 0);
+    if (!gqa_has_fixed_pieces(schedule))
+      return std::int64_t{2} * id() + (piece_begin_ == 0 ? 1 : 0);
     const std::int32_t piece = piece_tiles_of(schedule, now_.line.tiles);
     const std::int32_t pieces = (now_.line.tiles + piece - 1) / piece;
     return schedule.parts_before[now_.index] + static_cast<std::int64_t>(now_.segment) * pieces +
-           now_.tile / piece;
+           piece_begin_ / piece;
   }
 
   __device__ void finish_piece() {
     const float total[2] = {row_sum(total_[0]), row_sum(total_[1])};
-    const bool whole = piece_begin_ == 0 && now_.tile + 1 == now_.line.tiles;
-    const std::int64_t place = whole ? 0 : part() * args_.head_block + head_in_block_;
+    const bool whole = piece_begin_ == 0 && tile_ == now_.line.tiles;
+    const std::int64_t place = whole ? 0 : part() * args_.head_block + head_in_block();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::int32_t row = first_row() + static_cast<std::int32_t>(lane_ >> 2U) + 8 * half;
+      const std::int32_t row = row_of(half);
       const float scale =
           total[half] == 0.0F ? 0.0F : (kEightBit ? args_.params.v_scale : 1.0F) / total[half];
       const float lse = total[half] == 0.0F ? -INFINITY : peak_[half] + log2f(total[half]);
       if (whole) {
-        if (node_[half] >= 0) store_row(half, row, scale, lse);
+        if (row < line_rows()) store_row(half, row, scale, lse);
       } else {
         store_partial(half, place * kRows + row % kRows, scale, lse);
       }
@@ -500,7 +542,7 @@ class Worker {
 
   __device__ void store_row(int half, std::int32_t row, float scale, float lse) {
     const OutputView& output = args_.params.output;
-    const std::int64_t token = now_.line.query + node_[half];
+    const std::int64_t token = now_.line.query + now_.line.node + row / args_.group;
     const std::int64_t head = kv_head_of(now_) * args_.group + row % args_.group;
     char* to =
         static_cast<char*>(output.out) + token * output.stride_token + head * output.stride_head;
@@ -541,18 +583,17 @@ class Worker {
   std::uint32_t lane_;
   std::uint32_t warp_;
   std::uint32_t ring_;
-  std::int32_t head_in_block_;
-  std::int32_t id_;
-  float score_scale_;
-  float cap_scale_;
   Cursor& now_;    ///< in shared memory, one a warp: it would cost a dozen registers
   Cursor& ahead_;  ///< likewise
   PendingRow pending_;
   std::uint64_t address_of_v_;
   std::uint32_t read_unit_{0};
+  std::int32_t tile_;        ///< within the segment
+  std::int32_t left_;        ///< tiles of the share, this one included
+  std::int32_t ahead_tile_;  ///< likewise of the copies
+  std::int32_t ahead_left_;
   std::int32_t piece_begin_;
   std::int32_t piece_end_;
-  std::int32_t node_[2];
   std::uint32_t query_[kSteps][4];
   float out_[2 * kSteps][4];
   float peak_[2];

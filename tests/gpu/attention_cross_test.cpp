@@ -34,6 +34,10 @@ constexpr KvType kGqaTypes[] = {KvType::bf16, KvType::bf16, KvType::fp16, KvType
 
 /// Sequences up to a budget of rows x tokens, which is what the oracle's time goes with.
 void draw_batch(AttentionCase* c, std::int64_t budget, std::mt19937_64* rng) {
+  constexpr std::int64_t kBytesMax = 200'000'000;  // of KV, which the host has to draw
+  const std::int64_t row_bytes = c->kind == AttentionKind::gqa
+                                     ? std::int64_t{4} * c->kv_heads * c->head_dim
+                                     : mla_row_bytes(KvType::bf16);
   c->prefix.clear();
   c->q_len.clear();
   const std::size_t batch = 1 + (*rng)() % 6;
@@ -41,7 +45,7 @@ void draw_batch(AttentionCase* c, std::int64_t budget, std::mt19937_64* rng) {
     const std::int32_t q_len = (*rng)() % 8 == 0 ? 0 : pick(kQueryLengths, rng);
     const std::int32_t prefix = pick(kPrefixes, rng);
     const std::int64_t cost = std::int64_t{q_len} * c->heads * (prefix + q_len);
-    if (cost > budget) continue;
+    if (cost > budget || (prefix + q_len) * row_bytes > kBytesMax) continue;
     budget -= cost;
     c->prefix.push_back(prefix);
     c->q_len.push_back(q_len);
@@ -85,12 +89,12 @@ AttentionCase draw_case(AttentionKind kind, std::uint64_t seed) {
   c.v_scale = c.k_scale;
   // Spread such that rounding to e4m3 keeps most values out of the subnormal range.
   c.kv_spread = 0.1F;
-  draw_batch(&c, 20'000'000, &rng);
+  draw_batch(&c, 4'000'000, &rng);
   return c;
 }
 
 TEST_F(AttentionCross, GqaMatchesTheOracle) {
-  for (std::uint64_t seed = 1; seed <= 160; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     AttentionCase c = draw_case(AttentionKind::gqa, seed);
     PlanOptions options;
     if (seed % 5 == 1) options.batch_invariant = true;
