@@ -63,7 +63,11 @@ void transfer(benchmark::State& state, Bytes page, std::int64_t run, TransferMet
       list.push_back(PageId{static_cast<std::int32_t>((index_of(slot) - 1) * (run + 1) + 1 + i)});
     }
   }
-  Transfer object(pool, {.pages_max = count, .tuning = {.multiprocessors = multiprocessors}});
+  Transfer object(
+      pool,
+      {.pages_max = count,
+       .tuning = {
+           .multiprocessors = multiprocessors, .warps = 4, .stages = 4, .stage_bytes = 9216}});
   Stream stream;
   bool done = true;
   measure(state, stream.get(), [&](cudaStream_t s) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -121,8 +122,8 @@ __device__ inline std::uint8_t* row_byte(const RowPlane& plane, std::int64_t pag
          slot % page_size * plane.row_bytes + i;
 }
 
-static __global__ void fill(const RowPlane* planes, int plane_count, std::int64_t page_size,
-                            const TokenAt* tokens) {
+[[maybe_unused]] static __global__ void fill(const RowPlane* planes, int plane_count,
+                                             std::int64_t page_size, const TokenAt* tokens) {
   const TokenAt token = tokens[blockIdx.x];
   for (int p = 0; p < plane_count; ++p) {
     for (std::int64_t i = threadIdx.x; i < planes[p].row_bytes; i += blockDim.x) {
@@ -131,9 +132,10 @@ static __global__ void fill(const RowPlane* planes, int plane_count, std::int64_
   }
 }
 
-static __global__ void compare(const RowPlane* planes, int plane_count, std::int64_t page_size,
-                               TokenTable table, const Expected* expected,
-                               unsigned long long* wrong, long long* first) {
+[[maybe_unused]] static __global__ void compare(const RowPlane* planes, int plane_count,
+                                                std::int64_t page_size, TokenTable table,
+                                                const Expected* expected, unsigned long long* wrong,
+                                                long long* first) {
   const Expected e = expected[blockIdx.x];
   const std::int64_t index = e.row * table.row_stride + e.position / table.page_size;
   const std::int64_t entry = table.type == IndexType::int64
@@ -150,7 +152,7 @@ static __global__ void compare(const RowPlane* planes, int plane_count, std::int
   }
 }
 
-static __global__ void stall(const volatile int* open) {
+[[maybe_unused]] static __global__ void stall(const volatile int* open) {
   std::uint64_t start = 0;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
   std::uint64_t now = start;
@@ -270,6 +272,10 @@ inline std::string layout_name(const ::testing::TestParamInfo<NamedLayout>& info
 /// gtest prints parameters; a layout's name says enough.
 inline void PrintTo(const NamedLayout& layout, std::ostream* out) {
   *out << layout.name;
+}
+
+inline std::int32_t below(std::mt19937_64& random, std::int64_t bound) {
+  return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(bound));
 }
 
 /// Steps of a random test: fewer under a sanitizer, through PACKSTONE_TEST_STEPS.

@@ -124,7 +124,8 @@ TEST_F(TransferTest, ChoosesByRunLength) {
   DevicePool page_major(mla_layout({.layers = 2, .page_size = 64, .order = PoolOrder::page_major}),
                         {.pages = 200});
   // One merged plane whose pages follow each other: a run stays one piece.
-  EXPECT_EQ(Transfer(page_major, {}).choose(run), TransferMethod::batched);
+  EXPECT_EQ(Transfer(page_major, {.batched_bytes_min = Bytes{1} << 20}).choose(run),
+            TransferMethod::batched);
 }
 
 TEST_F(TransferTest, RefusesBadCallsBeforeAnythingIsQueued) {

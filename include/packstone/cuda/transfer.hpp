@@ -35,10 +35,11 @@ enum class TransferMethod : std::uint8_t {
 struct TransferOptions {
   std::int64_t pages_max{65536};         ///< of one call
   Bytes stretch_bytes{Bytes{16} << 20};  ///< of each of two; at least the largest page of a plane
-  /// Mean piece from which the copy engine needs no gathering: 1.1 MiB pieces reach 96 % of one
-  /// contiguous copy on an H200, 72 KiB ones 64 %.
-  Bytes batched_bytes_min{Bytes{1} << 20};
-  MoverTuning tuning{.multiprocessors = 16};  ///< the bus needs few
+  /// Mean piece from which the copy engine needs no gathering. On an H200 pieces of 4.5 MiB reach
+  /// 94 % of one contiguous copy, and staged reaches 97 % there.
+  Bytes batched_bytes_min{Bytes{16} << 20};
+  /// The bus needs few multiprocessors, each with a deep ring.
+  MoverTuning tuning{.multiprocessors = 16, .warps = 4, .stages = 4, .stage_bytes = 9216};
   std::size_t staging_blocks{4};
 };
 
