@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kWarp = 32;
 // Tiles of one claim: more would leave warps idle when a step is small, one asks twice as often.
-constexpr int kClaim = 2;
+[[maybe_unused]] constexpr int kClaim = 2;
 
 enum class Widths { all, vectors, narrow };
 
