@@ -9,10 +9,10 @@
 #include <sim/workload.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <ostream>
-#include <set>
 #include <thread>
 
 namespace packstone::sim {
@@ -25,7 +25,10 @@ CLI::Validator within(Number low, Number high) {
   return CLI::Validator(
       [low, high](std::string& text) -> std::string {
         Number value{};
-        if (!CLI::detail::lexical_cast(text, value)) return text + " is not a number that fits";
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc{} || end != text.data() + text.size()) {
+          return text + " is not a number that fits";
+        }
         if (!(value >= low && value <= high)) {
           return fmt::format("{} is not between {} and {}", text, low, high);
         }
@@ -34,22 +37,36 @@ CLI::Validator within(Number low, Number high) {
       "");
 }
 
-template <typename Value>
-void require_distinct(const std::vector<Value>& values, const char* option) {
-  std::set<Value> seen;
-  for (const Value& value : values) {
-    if (!seen.insert(value).second) {
-      throw InvalidArgument(fmt::format("{}: {} stands twice", option, value));
-    }
-  }
-}
-
 std::string join(const auto& values) {
   return fmt::format("{}", fmt::join(values, ","));
 }
 
-std::vector<std::string> policy_names() {
-  return {placement_names().begin(), placement_names().end()};
+/// Parts between commas; none may be empty or stand twice.
+std::vector<std::string> split(const std::string& text, const char* option) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    const auto same = std::count(parts.begin(), parts.end(), parts.back());
+    if (parts.back().empty()) throw InvalidArgument(fmt::format("{}: an empty part", option));
+    if (same > 1) throw InvalidArgument(fmt::format("{}: {} stands twice", option, parts.back()));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::vector<std::int64_t> page_sizes_of(const std::string& text) {
+  constexpr std::int64_t kMost = 1 << 20;
+  std::vector<std::int64_t> sizes;
+  for (const std::string& part : split(text, "--page-size")) {
+    std::int64_t size = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), size);
+    if (error != std::errc{} || end != part.data() + part.size() || size < 1 || size > kMost) {
+      throw InvalidArgument(fmt::format("--page-size: {} is not between 1 and {}", part, kMost));
+    }
+    sizes.push_back(size);
+  }
+  return sizes;
 }
 
 void load_trace(const SimulateArguments& arguments, Study& study) {
@@ -101,8 +118,8 @@ void describe(const SimulateArguments& arguments, const RunOptions& common, Stud
     study.arguments.emplace_back(name, std::move(value));
   };
   // The number of threads, the folder and the timing are left out: they do not change a result.
-  add("policy", join(arguments.policies));
-  add("page_size", join(arguments.page_sizes));
+  add("policy", arguments.policies);
+  add("page_size", arguments.page_sizes);
   add("pool_tokens", std::to_string(common.pool_tokens));
   add("concurrency", std::to_string(common.scheduler.concurrency));
   add("arrivals", arguments.arrivals);
@@ -182,13 +199,12 @@ leaves them null.)");
 
   const std::string pool = "Pool and placement";
   app.add_option("--policy", a.policies,
-                 "Placement policies, of " + join(policy_names()) + ". Default: all of them")
-      ->delimiter(',')
-      ->check(CLI::IsMember(policy_names()).description(""))
+                 "Placement policies, separated by commas, of " + join(placement_names()))
+      ->capture_default_str()
       ->group(pool);
-  app.add_option("--page-size", a.page_sizes, "Slots a page, one run each. Default 1")
-      ->delimiter(',')
-      ->check(within<std::int64_t>(1, 1 << 20))
+  app.add_option("--page-size", a.page_sizes,
+                 "Slots a page, separated by commas; each policy is run with each")
+      ->capture_default_str()
       ->group(pool);
   app.add_option("--pool-tokens", a.pool_tokens,
                  "Slots of the pool. Default: what the workload asks for, else 262144")
@@ -249,8 +265,14 @@ leaves them null.)");
 }
 
 void simulate(const SimulateArguments& arguments, const CommandContext& context) {
-  require_distinct(arguments.policies, "--policy");
-  require_distinct(arguments.page_sizes, "--page-size");
+  const std::vector<std::string> policies = split(arguments.policies, "--policy");
+  const std::vector<std::int64_t> page_sizes = page_sizes_of(arguments.page_sizes);
+  for (const std::string& policy : policies) {
+    if (std::ranges::find(placement_names(), policy) == placement_names().end()) {
+      throw InvalidArgument(
+          fmt::format("--policy: {} is none of {}", policy, join(placement_names())));
+    }
+  }
   if (arguments.out) require_replaceable(*arguments.out);
 
   Study study;
@@ -275,8 +297,8 @@ void simulate(const SimulateArguments& arguments, const CommandContext& context)
   common.scheduler.token_budget = arguments.token_budget;
   common.scheduler.watermark = arguments.watermark;
   common.scheduler.arrivals = arguments.arrivals == "trace" ? Arrivals::trace : Arrivals::backlog;
-  for (const std::int64_t page_size : arguments.page_sizes) {
-    for (const std::string& policy : arguments.policies) {
+  for (const std::int64_t page_size : page_sizes) {
+    for (const std::string& policy : policies) {
       common.page_size = page_size;
       common.policy = policy;
       study.options.push_back(common);

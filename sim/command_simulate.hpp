@@ -20,8 +20,8 @@ namespace packstone::sim {
 struct SimulateArguments {
   std::optional<std::string> trace;
   std::optional<std::string> workload;
-  std::vector<std::string> policies{"fifo", "lifo", "sorted", "lowest", "run"};
-  std::vector<std::int64_t> page_sizes{1};
+  std::string policies{"fifo,lifo,sorted,lowest,run"};  ///< separated by commas
+  std::string page_sizes{"1"};                          ///< separated by commas
   std::optional<std::int64_t> pool_tokens;
   std::optional<std::int32_t> concurrency;
   std::uint64_t seed{0};
