@@ -30,13 +30,19 @@ struct MlaPolicy {
   KvType type;
   MlaShape shape;
 
-  static constexpr std::int32_t kThreads = 256;
-  static constexpr std::int32_t kTile = 16;   ///< tokens: one step of the second product
-  static constexpr std::int32_t kSlices = 4;  ///< pieces of the head dimension, one a warp
+  static constexpr std::int32_t kMathThreads = 256;
+  static constexpr std::int32_t kCopyWarps = 4;  ///< besides, for few rows
+  static constexpr std::int32_t kTile = 16;      ///< tokens: one step of the second product
+  static constexpr std::int32_t kSlices = 4;     ///< pieces of the head dimension, one a warp
 
   [[nodiscard]] constexpr bool few() const { return shape == MlaShape::few_rows; }
   [[nodiscard]] constexpr bool eight_bit() const {
     return type == KvType::e4m3 || type == KvType::e4m3_tile;
+  }
+  /// Many rows take all registers for 8 warps, which copy as well; few leave room for warps that do
+  /// nothing else.
+  [[nodiscard]] constexpr std::int32_t threads() const {
+    return kMathThreads + (few() ? 32 * kCopyWarps : 0);
   }
   /// Rows of a segment.
   [[nodiscard]] constexpr std::int32_t rows() const { return few() ? 16 : 64; }
@@ -55,7 +61,7 @@ struct MlaPolicy {
   [[nodiscard]] constexpr std::int32_t ring_bytes() const { return stages() * stage_bytes(); }
   /// Partial scores in exchange between the warps.
   [[nodiscard]] constexpr std::int32_t exchange_bytes() const {
-    return few() ? kSlices * 2 * 512 : 2 * kSlices * kSlices * 512;
+    return few() ? 2 * kSlices * 512 : 2 * kSlices * kSlices * 512;
   }
   /// Weights, row factors, barriers, row numbers of tiles to come, and cursors.
   [[nodiscard]] constexpr std::int32_t small_bytes() const { return 3840; }
@@ -97,6 +103,7 @@ struct MlaArgs {
   VerifyParams params;
   MlaSchedule schedule;
   std::int32_t rows;   ///< of a segment, at most MlaPolicy::rows()
+  bool rope_apart;     ///< some rope part is not in the row of its latent part
   float score_scale;   ///< of dot products: to base 2 or, with a cap, to the argument of tanh
   float* partial_out;  ///< [parts, rows, 512], normalised
   float* partial_lse;  ///< [parts, rows], base 2

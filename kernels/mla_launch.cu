@@ -75,6 +75,9 @@ Layout lay_out(const VerifyParams& params, const PlanOptions& options,
   args.params = params;
   const float scale = params.scale * (params.kv_type == KvType::e4m3 ? params.k_scale : 1.0F);
   args.score_scale = params.logit_cap > 0.0F ? scale / params.logit_cap : scale * kLog2E;
+  args.rope_apart = params.rope_dim != 0 &&
+                    (params.pool.k_rope != nullptr ||
+                     (params.tail_place == TailPlace::separate && params.tail.k_rope != nullptr));
   args.rows = rows_of(params, options, policy);
   schedule.workers = layout.blocks = device.multiprocessors;
   schedule.worker_tiles_min = kWorkerTilesMin;
@@ -190,8 +193,8 @@ void mla_verify(const VerifyParams& params, const PlanOptions& options,
   PACKSTONE_CUDA_CHECK(launch_mla_schedule(args, stream));
   void* arguments[] = {&args};
   PACKSTONE_CUDA_CHECK(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(layout.blocks)),
-                                        dim3(static_cast<unsigned>(MlaPolicy::kThreads)), arguments,
-                                        static_cast<std::size_t>(shared_bytes), stream));
+                                        dim3(static_cast<unsigned>(layout.policy.threads())),
+                                        arguments, static_cast<std::size_t>(shared_bytes), stream));
   PACKSTONE_CUDA_CHECK(launch_mla_combine(args, layout.parts_max, stream));
 }
 

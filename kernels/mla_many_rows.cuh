@@ -44,8 +44,16 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
 
   __device__ void run() {
     if (!this->begin_share()) return;
-    if (warp_ == 0) this->fill_ring(kStages - 1);
-    __syncthreads();
+    for (std::uint32_t tile = 0; tile < kStages && tile < this->tiles(); ++tile) {
+      if (warp_ == tile) store_codes(tile, this->find_rows(this->ahead(), 1));
+      __syncthreads();
+      if (tile + 1 < kStages) copy_own_rows(tile);
+    }
+    const std::uint32_t lane = lane_;
+    const std::uint32_t base = this->shared();
+    key_at_ = base + ((lane & 7U) + ((lane >> 4U) << 3U)) * kPitch + ((lane >> 3U) & 1U) * 16U +
+              256U * slice_;
+    value_at_ = base + (lane & 15U) * kPitch + (lane >> 4U) * 16U + kSliceBytes * slice_;
     do {
       run_piece();
     } while (this->next_piece());
@@ -88,21 +96,22 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     soften_tile(at_);
     collect_weights(at_);
     while (true) {
-      const std::uint32_t stage = this->stage(at_);
+      const std::uint32_t offset = at_ % kStages * Base::kStageBytes;
       const bool last = tile_ + 1 == tile_end_;
       if (!last) {
         ++tile_;
         score_tile(at_ + 1);
       }
-      accumulate<0>(stage);
-      const bool copies = warp_ == (at_ & 3U);
+      accumulate<0>(offset);
+      copy_ahead();
       PendingRow row{PendingRow::Kind::none, 0, 0};
-      if (copies) row = copy_ahead();
-      accumulate<1>(stage);
+      const bool finds = warp_ == (at_ & 3U) && at_ + kStages < this->tiles();
+      if (finds) row = this->find_rows(this->ahead(), 1);
+      accumulate<1>(offset);
       if (!last) soften_tile(at_ + 1);
-      if (copies && at_ + kStages < this->tiles()) this->store_codes(at_ + kStages, row);
-      accumulate<2>(stage);
-      accumulate<3>(stage);
+      if (finds) store_codes(at_ + kStages, row);
+      accumulate<2>(offset);
+      accumulate<3>(offset);
       __syncwarp();
       if (lane_ == 0) barrier_arrive(this->empty(at_));
       ++at_;
@@ -112,17 +121,24 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     finish_piece();
   }
 
-  /// Refills the stage that the tile before the current one has left, and looks up the rows of the
-  /// tile after that.
-  __device__ PendingRow copy_ahead() {
+  /// Refills the stage that the tile before the current one has left. Waiting for all warps to
+  /// leave it also orders the codes: who finds them arrives there after storing.
+  __device__ void copy_ahead() {
     const std::uint32_t next = at_ + kStages - 1;
-    if (next < this->tiles()) {
-      if (at_ > 0) barrier_wait(this->empty(at_ - 1), Base::parity(at_ - 1));
-      copy_tile<type>(args_, this->codes(next), this->stage(next), this->full(next));
-    }
-    PendingRow row{PendingRow::Kind::none, 0, 0};
-    if (at_ + kStages < this->tiles()) row = this->find_rows();
-    return row;
+    if (next >= this->tiles()) return;
+    if (at_ > 0) barrier_wait(this->empty(at_ - 1), Base::parity(at_ - 1));
+    copy_own_rows(next);
+  }
+  /// All warps copy: a bulk copy takes a warp tens of cycles to issue, one lane after the other.
+  __device__ void copy_own_rows(std::uint32_t tile) {
+    constexpr std::uint32_t kRows = kTile / 8;
+    RowCode code = 0;
+    if (lane_ < kRows) code = this->codes(tile)[kRows * warp_ + lane_];
+    copy_rows<type, kRows>(args_, code, kRows * warp_, this->stage(tile), this->full(tile));
+  }
+  __device__ void store_codes(std::uint32_t tile, const PendingRow& row) {
+    if (lane_ < kTile) this->codes(tile)[lane_] = encode(args_, row);
+    __syncwarp();
   }
 
   /// Partial scores of the group's rows over the slice, for tile `at` of the share; publishes those
@@ -137,36 +153,37 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
 #pragma unroll
       for (int n = 0; n < 2; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0F;
     }
-    std::uint32_t b[4];
-    const std::uint32_t lane = this->own_lane();
-    const std::uint32_t matrix_row =
-        stage + ((lane & 7U) + ((lane >> 4U) << 3U)) * kPitch + ((lane >> 3U) & 1U) * 16U;
+    std::uint32_t b[2][4];
+    const std::uint32_t offset = at % kStages * Base::kStageBytes;
     if constexpr (kEightBit) {
+      const std::uint32_t lane = this->own_lane();
       const std::uint32_t row = stage + (lane >> 2U) * kPitch + 128U * slice_ + 16U * (lane & 3U);
+      load_shared_16(b[0], row);
 #pragma unroll
-      for (std::uint32_t n = 0; n < 2; ++n) {
+      for (std::uint32_t step = 0; step < 4; ++step) {
+        const std::uint32_t n = step / 2;
+        if (step < 3) {
+          load_shared_16(b[(step + 1) & 1U],
+                         row + 8U * ((step + 1) / 2) * kPitch + 64U * ((step + 1) & 1U));
+        }
 #pragma unroll
-        for (std::uint32_t i = 0; i < 2; ++i) {
-          load_shared_16(b, row + 8U * n * kPitch + 64U * i);
+        for (std::uint32_t j = 0; j < 4; ++j) {
+          const std::uint32_t low = widen_e4m3(b[step & 1U][j] & 0xFFFFU);
+          const std::uint32_t high = widen_e4m3(b[step & 1U][j] >> 16U);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const std::uint32_t low = widen_e4m3(b[j] & 0xFFFFU);
-            const std::uint32_t high = widen_e4m3(b[j] >> 16U);
-#pragma unroll
-            for (int m = 0; m < 2; ++m)
-              multiply_add(Math{}, s[m][n], query_[m][4 * i + static_cast<std::uint32_t>(j)], low,
-                           high);
-          }
+          for (int m = 0; m < 2; ++m)
+            multiply_add(Math{}, s[m][n], query_[m][4 * (step & 1U) + j], low, high);
         }
       }
     } else {
+      load_matrices(b[0], key_at_ + offset);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        load_matrices(b, matrix_row + 256U * slice_ + 32U * static_cast<std::uint32_t>(k));
+      for (std::uint32_t k = 0; k < 8; ++k) {
+        if (k < 7) load_matrices(b[(k + 1) & 1U], key_at_ + offset + 32U * (k + 1));
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          multiply_add(Math{}, s[m][0], query_[m][k], b[0], b[1]);
-          multiply_add(Math{}, s[m][1], query_[m][k], b[2], b[3]);
+          multiply_add(Math{}, s[m][0], query_[m][k], b[k & 1U][0], b[k & 1U][1]);
+          multiply_add(Math{}, s[m][1], query_[m][k], b[k & 1U][2], b[k & 1U][3]);
         }
       }
     }
@@ -186,18 +203,18 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
       }
     }
     if (args_.params.rope_dim != 0) {
-      load_rope(b, stage, matrix_row);
+      load_rope(b[0], stage, offset);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        multiply_add(Math{}, s[m][0], query_[m][8], b[0], b[1]);
-        multiply_add(Math{}, s[m][1], query_[m][8], b[2], b[3]);
+        multiply_add(Math{}, s[m][0], query_[m][8], b[0][0], b[0][1]);
+        multiply_add(Math{}, s[m][1], query_[m][8], b[0][2], b[0][3]);
       }
     }
     publish_scores(s);
   }
 
   /// Operands of the slice's 16 rope values for 16 tokens.
-  __device__ void load_rope(std::uint32_t (&b)[4], std::uint32_t stage, std::uint32_t matrix_row) {
+  __device__ void load_rope(std::uint32_t (&b)[4], std::uint32_t stage, std::uint32_t offset) {
     if constexpr (type == KvType::e4m3) {
 #pragma unroll
       for (std::uint32_t n = 0; n < 2; ++n) {
@@ -211,7 +228,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
         b[2 * n + 1] = widen_e4m3(bytes >> 16U);
       }
     } else {
-      load_matrices(b, matrix_row + kRopeAt + 32U * slice_);
+      load_matrices(b, key_at_ + offset + kRopeAt + 32U * slice_ - 256U * slice_);
       if constexpr (kTileScales) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) b[j] = bf16_to_fp16(b[j]);
@@ -219,25 +236,19 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     }
   }
 
-  /// Scores of 8 rows go to the warp that owns them: 16 bytes a lane, lane by lane.
-  __device__ std::uint32_t exchange_at(std::uint32_t owner, std::uint32_t source) const {
-    return this->exchange() + ((4U * group() + owner) * 4U + source) * 512U +
-           16U * this->own_lane();
+  /// Scores of 8 rows go to the warp that owns them: 8 bytes a lane, lane by lane.
+  __device__ std::uint32_t exchange_at() const {
+    return this->exchange() + 8192U * group() + 8U * this->own_lane();
   }
   __device__ void publish_scores(const float (&s)[2][2][4]) {
+    const std::uint32_t to = exchange_at() + 512U * slice_;
 #pragma unroll
     for (std::uint32_t owner = 0; owner < 4; ++owner) {
-      const std::uint32_t m = owner >> 1U;
-      const std::uint32_t half = owner & 1U;
-      if (owner == slice_) {
-        own_[0] = s[m][0][2 * half];
-        own_[1] = s[m][0][2 * half + 1];
-        own_[2] = s[m][1][2 * half];
-        own_[3] = s[m][1][2 * half + 1];
-      } else {
-        asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(exchange_at(owner, slice_)),
-                     "f"(s[m][0][2 * half]), "f"(s[m][0][2 * half + 1]), "f"(s[m][1][2 * half]),
-                     "f"(s[m][1][2 * half + 1])
+      const std::uint32_t half = 2 * (owner & 1U);
+#pragma unroll
+      for (std::uint32_t n = 0; n < 2; ++n) {
+        asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(to + 2048U * owner + 256U * n),
+                     "f"(s[owner >> 1U][n][half]), "f"(s[owner >> 1U][n][half + 1])
                      : "memory");
       }
     }
@@ -248,21 +259,24 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   /// The softmax step of the warp's own rows: weights and factors to the whole group.
   __device__ void soften_tile(std::uint32_t at) {
     barrier_wait(scored(), at & 1U);
+    const std::uint32_t from = exchange_at() + 2048U * slice_;
+    float own[4];
+    float x[4][4];
 #pragma unroll
     for (std::uint32_t source = 0; source < 4; ++source) {
-      if (source == slice_) continue;
-      float x[4];
-      asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                   : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-                   : "r"(exchange_at(slice_, source))
-                   : "memory");
 #pragma unroll
-      for (int j = 0; j < 4; ++j) own_[j] += x[j];
+      for (std::uint32_t n = 0; n < 2; ++n) {
+        asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
+                     : "=f"(x[source][2 * n]), "=f"(x[source][2 * n + 1])
+                     : "r"(from + 512U * source + 256U * n)
+                     : "memory");
+      }
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) own_[j] = this->score(own_[j]);
-    if (this->masked(tile_)) mask_own(this->bad_tokens());
-    float top = fmaxf(fmaxf(own_[0], own_[1]), fmaxf(own_[2], own_[3]));
+    for (int j = 0; j < 4; ++j) own[j] = (x[0][j] + x[1][j]) + (x[2][j] + x[3][j]);
+    this->finish_scores(own);
+    if (this->masked(tile_)) mask_own(own, this->bad_tokens());
+    float top = fmaxf(fmaxf(own[0], own[1]), fmaxf(own[2], own[3]));
     top = row_max(top);
     float factor = 1.0F;
     if (top > peak_ + kSlack) {
@@ -272,36 +286,43 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     }
     const float base = peak_ == -INFINITY ? 0.0F : peak_ - kShift;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) own_[j] = exp2_fast(own_[j] - base);
-    total_ += (own_[0] + own_[1]) + (own_[2] + own_[3]);
-    asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(weights_at(slice_)),
-                 "r"(pack(Math{}, own_[0], own_[1])), "r"(pack(Math{}, own_[2], own_[3]))
+    for (int j = 0; j < 4; ++j) own[j] = exp2_fast(own[j] - base);
+    total_ += (own[0] + own[1]) + (own[2] + own[3]);
+    // The operand of a lane is rows g and g + 8 of tokens 0 to 7, then of tokens 8 to 15.
+    const std::uint32_t to = weights_at() + 512U * (slice_ >> 1U) + 4U * (slice_ & 1U);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(pack(Math{}, own[0], own[1])) : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + 8U), "r"(pack(Math{}, own[2], own[3]))
                  : "memory");
     if ((lane_ & 3U) == 0)
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(factor_at(slice_)), "f"(factor) : "memory");
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors_at() + 4U * slice_), "f"(factor)
+                   : "memory");
     __syncwarp();
     if (lane_ == 0) barrier_arrive(weighed());
   }
 
-  __device__ std::uint32_t weights_at(std::uint32_t owner) const {
-    return this->small() + SmallMap::kWeights + (4U * group() + owner) * 256U +
-           8U * this->own_lane();
+  __device__ std::uint32_t weights_at() const {
+    return this->small() + SmallMap::kWeights + 1024U * group() + 16U * this->own_lane();
   }
-  __device__ std::uint32_t factor_at(std::uint32_t owner) const {
-    return this->small() + SmallMap::kFactors +
-           4U * (32U * group() + 8U * owner + (this->own_lane() >> 2U));
+  __device__ std::uint32_t factors_at() const {
+    return this->small() + SmallMap::kFactors + 128U * group() + 16U * (this->own_lane() >> 2U);
+  }
+  __device__ void load_factors(float (&factor)[4]) const {
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(factor[0]), "=f"(factor[1]), "=f"(factor[2]), "=f"(factor[3])
+                 : "r"(factors_at())
+                 : "memory");
   }
 
-  __device__ void mask_own(std::uint32_t bad) {
+  __device__ void mask_own(float (&own)[4], std::uint32_t bad) {
     const std::uint32_t seen = this->seen(tile_, own_row());
     const std::uint32_t quad = 2U * (lane_ & 3U);
 #pragma unroll
     for (std::uint32_t j = 0; j < 4; ++j) {
       const std::uint32_t token = quad + (j & 1U) + 8U * (j >> 1U);
       if ((seen >> token & 1U) == 0) {
-        own_[j] = -INFINITY;
+        own[j] = -INFINITY;
       } else if ((bad >> token & 1U) != 0) {
-        own_[j] = NAN;
+        own[j] = NAN;
       }
     }
   }
@@ -310,19 +331,9 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   __device__ void collect_weights(std::uint32_t at) {
     barrier_wait(weighed(), at & 1U);
     float factor[4];
-#pragma unroll
-    for (std::uint32_t owner = 0; owner < 4; ++owner) {
-      const std::uint32_t m = owner >> 1U;
-      const std::uint32_t half = owner & 1U;
-      asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
-                   : "=r"(weights_[m][half]), "=r"(weights_[m][half + 2])
-                   : "r"(weights_at(owner))
-                   : "memory");
-      asm volatile("ld.shared.f32 %0, [%1];"
-                   : "=f"(factor[owner])
-                   : "r"(factor_at(owner))
-                   : "memory");
-    }
+    load_factors(factor);
+    load_shared_16(weights_[0], weights_at());
+    load_shared_16(weights_[1], weights_at() + 512U);
     if constexpr (kTileScales) {
       const float unit = this->template scale_weights_of<2>(weights_, this->stage(at), slice_);
 #pragma unroll
@@ -344,33 +355,33 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
 
   /// Adds weights * V for a quarter of the slice's columns.
   template <int quarter>
-  __device__ void accumulate(std::uint32_t stage) {
-    std::uint32_t b[4];
-    const std::uint32_t lane = this->own_lane();
-    const std::uint32_t row = stage + (lane & 15U) * kPitch + (lane >> 4U) * 16U;
+  __device__ void accumulate(std::uint32_t offset) {
+    std::uint32_t b[2][4];
+    const std::uint32_t from = value_at_ + offset;
     if constexpr (kEightBit) {
-      load_matrices_transposed(b, row + 128U * slice_ + 32U * quarter);
+      load_matrices_transposed(b[0], from + 32U * quarter);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
           // Bytes 0 and 2 are an even column of two tokens, bytes 1 and 3 the odd one.
           const std::uint32_t pick = odd == 0 ? 0x4420U : 0x4431U;
-          const std::uint32_t low = widen_e4m3(__byte_perm(b[2 * j], 0, pick));
-          const std::uint32_t high = widen_e4m3(__byte_perm(b[2 * j + 1], 0, pick));
+          const std::uint32_t low = widen_e4m3(__byte_perm(b[0][2 * j], 0, pick));
+          const std::uint32_t high = widen_e4m3(__byte_perm(b[0][2 * j + 1], 0, pick));
 #pragma unroll
           for (int m = 0; m < 2; ++m)
             multiply_add(Math{}, out_[m][4 * quarter + 2 * j + odd], weights_[m], low, high);
         }
       }
     } else {
+      load_matrices_transposed(b[0], from + 64U * quarter);
+      load_matrices_transposed(b[1], from + 64U * quarter + 32U);
 #pragma unroll
-      for (int i = 2 * quarter; i < 2 * quarter + 2; ++i) {
-        load_matrices_transposed(b, row + 256U * slice_ + 32U * static_cast<std::uint32_t>(i));
+      for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          multiply_add(Math{}, out_[m][2 * i], weights_[m], b[0], b[1]);
-          multiply_add(Math{}, out_[m][2 * i + 1], weights_[m], b[2], b[3]);
+          multiply_add(Math{}, out_[m][4 * quarter + 2 * i], weights_[m], b[i][0], b[i][1]);
+          multiply_add(Math{}, out_[m][4 * quarter + 2 * i + 1], weights_[m], b[i][2], b[i][3]);
         }
       }
     }
@@ -382,17 +393,18 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     if ((lane_ & 3U) == 0) {
       const float scale = total == 0.0F ? 0.0F : 1.0F / total;
       const float lse = total == 0.0F ? -INFINITY : peak_ - kShift + log2f(total);
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(factor_at(slice_)), "f"(scale) : "memory");
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors_at() + 4U * slice_), "f"(scale)
+                   : "memory");
       this->store_lse(own_row(), whole, lse);
     }
     __syncthreads();
+    float factor[4];
+    load_factors(factor);
 #pragma unroll
     for (std::uint32_t owner = 0; owner < 4; ++owner) {
       const std::uint32_t m = owner >> 1U;
       const int half = static_cast<int>(owner & 1U);
-      float scale;
-      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(factor_at(owner)) : "memory");
-      scale *= this->value_scale();
+      const float scale = factor[owner] * this->value_scale();
       const auto to = this->target(
           static_cast<std::int32_t>(32U * group() + 8U * owner + (lane_ >> 2U)), whole);
       if (to.out == nullptr) continue;
@@ -402,18 +414,21 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     }
   }
 
+  static constexpr std::uint32_t kSliceBytes = kEightBit ? 128 : 256;
+
   std::uint32_t slice_;
-  std::uint32_t at_{0};  ///< tile of the share whose products with V come next
+  std::uint32_t key_at_;    ///< of the lane's row of 8 x 8 matrices of K in stage 0, ...
+  std::uint32_t value_at_;  ///< ... and of V
+  std::uint32_t at_{0};     ///< tile of the share whose products with V come next
   std::uint32_t query_[2][9][4];
   float out_[2][16][4];
   std::uint32_t weights_[2][4];
-  float own_[4];
   float peak_;
   float total_;
 };
 
 template <KvType type>
-__global__ void __launch_bounds__(MlaPolicy::kThreads, 1)
+__global__ void __launch_bounds__(MlaPolicy::kMathThreads, 1)
     many_rows_kernel(const __grid_constant__ MlaArgs args) {
   ManyRows<type> worker(args);
   worker.run();

@@ -97,69 +97,70 @@ __device__ inline RowCode encode(const MlaArgs& args, const PendingRow& row) {
   }
 }
 
-/// Addresses of the two parts of a row; `rope` is null when it is copied along with the latent part
-/// or does not exist.
-struct RowParts {
-  const char* latent;
-  const char* rope;
-};
-__device__ inline RowParts parts_of(const MlaArgs& args, RowCode code) {
-  const bool apart = args.params.pool.k_rope != nullptr;
-  if ((code & 3) == 0) {
-    const char* zero = reinterpret_cast<const char*>(kZeroRow);
-    return {zero, apart ? zero : nullptr};
-  }
+/// Address of a row's latent part, with `code`; of its rope part when that is copied apart.
+__device__ inline const char* latent_of(const MlaArgs& args, RowCode code) {
+  if ((code & 3) == 0) return reinterpret_cast<const char*>(kZeroRow);
   const KvRows& rows = (code & 3) == 1 ? args.params.pool : args.params.tail;
-  const std::int64_t number = code >> 2;
-  return {static_cast<const char*>(rows.k) + number * rows.k_stride_row,
-          rows.k_rope == nullptr
-              ? nullptr
-              : static_cast<const char*>(rows.k_rope) + number * rows.k_rope_stride_row};
+  return static_cast<const char*>(rows.k) + (code >> 2) * rows.k_stride_row;
+}
+__device__ inline const char* rope_of(const MlaArgs& args, RowCode code, const char* latent,
+                                      std::uint32_t latent_bytes) {
+  const KvRows& rows = (code & 3) == 1 ? args.params.pool : args.params.tail;
+  if ((code & 3) == 0 || rows.k_rope == nullptr) return latent + latent_bytes;
+  return static_cast<const char*>(rows.k_rope) + (code >> 2) * rows.k_rope_stride_row;
 }
 
-/// Copies of one tile into a stage; the whole warp calls. `barrier` completes when they are done:
-/// it counts one arrival with bulk copies, 32 without.
-template <KvType type>
-__device__ void copy_tile(const MlaArgs& args, const RowCode* codes, std::uint32_t stage,
-                          std::uint32_t barrier) {
+/// Copies rows `first` to `first` + count - 1 of a tile into a stage, lane i having the code of row
+/// `first` + i. The whole warp calls. `barrier` completes when all rows of the tile are there.
+template <KvType type, std::uint32_t count>
+__device__ void copy_rows(const MlaArgs& args, RowCode code, std::uint32_t first,
+                          std::uint32_t stage, std::uint32_t barrier) {
   constexpr MlaPolicy policy{type, MlaShape::few_rows};
   constexpr auto kPitch = static_cast<std::uint32_t>(policy.pitch());
   constexpr auto kLatent = static_cast<std::uint32_t>(mla_latent_bytes(type));
   const auto rope_bytes =
       static_cast<std::uint32_t>(args.params.rope_dim == 0 ? 0 : mla_rope_bytes(type));
   const std::uint32_t lane = threadIdx.x & 31U;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(PACKSTONE_NO_BULK_COPY)
-  if (lane == 0) barrier_expect(barrier, MlaPolicy::kTile * (kLatent + rope_bytes));
-  __syncwarp();
-  if (lane < MlaPolicy::kTile) {
-    const RowParts parts = parts_of(args, codes[lane]);
-    const std::uint32_t to = stage + lane * kPitch;
-    if (parts.rope == nullptr) {
-      bulk_copy(to, parts.latent, kLatent + rope_bytes, barrier);
-    } else {
-      bulk_copy(to, parts.latent, kLatent, barrier);
-      bulk_copy(to + kLatent, parts.rope, rope_bytes, barrier);
+  if constexpr (kBulkCopy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (lane == 0) barrier_expect(barrier, count * (kLatent + rope_bytes));
+    __syncwarp();
+    if (lane < count) {
+      const char* latent = latent_of(args, code);
+      const std::uint32_t to = stage + (first + lane) * kPitch;
+      bulk_copy(to, latent, args.rope_apart ? kLatent : kLatent + rope_bytes, barrier);
+      if (args.rope_apart)
+        bulk_copy(to + kLatent, rope_of(args, code, latent, kLatent), rope_bytes, barrier);
     }
-  }
-  __syncwarp();
-#else
-  for (std::uint32_t row = 0; row < MlaPolicy::kTile; ++row) {
-    const RowParts parts = parts_of(args, codes[row]);
-    for (std::uint32_t at = 16 * lane; at < kLatent + rope_bytes; at += 512) {
-      const char* from =
-          at < kLatent || parts.rope == nullptr ? parts.latent + at : parts.rope + (at - kLatent);
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(stage + row * kPitch + at),
-                   "l"(from)
-                   : "memory");
-    }
-  }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+    __syncwarp();
 #endif
+  } else {
+    const char* latent = latent_of(args, code);
+    const std::int64_t shift =
+        args.rope_apart ? rope_of(args, code, latent, kLatent) - (latent + kLatent) : 0;
+#pragma unroll
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const auto from = reinterpret_cast<const char*>(
+          __shfl_sync(0xFFFFFFFFU, reinterpret_cast<std::uint64_t>(latent), static_cast<int>(i)));
+      const std::int64_t rope_shift =
+          args.rope_apart ? __shfl_sync(0xFFFFFFFFU, shift, static_cast<int>(i)) : 0;
+      const std::uint32_t to = stage + (first + i) * kPitch;
+#pragma unroll
+      for (std::uint32_t begin = 0; begin < kPitch; begin += 512) {
+        const std::uint32_t at = begin + 16 * lane;
+        if (at >= kLatent + rope_bytes) continue;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at),
+                     "l"(from + at + (at >= kLatent ? rope_shift : 0))
+                     : "memory");
+      }
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+  }
 }
 
-/// Arrivals that a stage's barrier expects of the warp that copies.
-__device__ constexpr std::uint32_t copy_arrivals() {
-  return kBulkCopy ? 1 : 32;
+/// Arrivals that complete a stage's barrier when `warps` warps copy a tile.
+__device__ constexpr std::uint32_t copy_arrivals(std::uint32_t warps) {
+  return kBulkCopy ? warps : 32 * warps;
 }
 
 }  // namespace packstone::kernels::mla

@@ -16,8 +16,9 @@ namespace packstone::kernels::mla {
 
 /// Places in the part of shared memory behind the ring and the exchange buffers, in bytes.
 struct SmallMap {
-  static constexpr std::uint32_t kWeights = 0;     ///< [2][4][32] pairs of packed weights
-  static constexpr std::uint32_t kFactors = 2048;  ///< [64] floats, one a row
+  static constexpr std::uint32_t kWeights = 0;  ///< [2][2][32] operands of 16 rows
+  static constexpr std::uint32_t kFactors =
+      2048;  ///< [2][8][4] floats: row 8 j + i of a group at [i][j]
   static constexpr std::uint32_t kFull = 2304;     ///< [8] barriers: the stage is filled
   static constexpr std::uint32_t kEmpty = 2368;    ///< [8] barriers: the stage is read
   static constexpr std::uint32_t kScored = 2432;   ///< [2] barriers: partial scores are there
@@ -25,8 +26,9 @@ struct SmallMap {
   static constexpr std::uint32_t kCodes = 2464;    ///< [2][16] row codes of tiles to come
   static constexpr std::uint32_t kBad =
       2720;  ///< tokens of a tile that are not finite; tiles of the share
-  static constexpr std::uint32_t kCursors = 2736;  ///< [9] of 64 bytes: one a warp, and the copies'
-  static constexpr std::uint32_t kEnd = kCursors + 9 * 64;
+  static constexpr std::uint32_t kCursors =
+      2736;  ///< [12] of 64 bytes: one a warp, and the copies'
+  static constexpr std::uint32_t kEnd = kCursors + 12 * 64;
 };
 static_assert(SmallMap::kEnd <= MlaPolicy{KvType::bf16, MlaShape::few_rows}.small_bytes());
 static_assert(sizeof(Cursor) <= 64);
@@ -87,7 +89,7 @@ class Walk {
     return *reinterpret_cast<Cursor*>(small_memory() + SmallMap::kCursors + 64U * i);
   }
   __device__ Cursor& now() const { return cursor(warp_); }
-  __device__ static Cursor& ahead() { return cursor(8); }
+  __device__ static Cursor& ahead(std::uint32_t i = 0) { return cursor(8 + i); }
   __device__ static RowCode* codes(std::uint32_t tile) {
     return reinterpret_cast<RowCode*>(small_memory() + SmallMap::kCodes) + kTile * (tile & 1U);
   }
@@ -105,6 +107,15 @@ class Walk {
     return lane;
   }
 
+  /// A barrier of the warps that multiply.
+  __device__ static void sync_math() {
+    if constexpr (policy.few()) {
+      asm volatile("bar.sync 1, %0;" ::"n"(MlaPolicy::kMathThreads) : "memory");
+    } else {
+      __syncthreads();
+    }
+  }
+
   /// Sets up barriers and cursors for the block's share; false when it has none.
   __device__ bool begin_share() {
     const MlaSchedule& schedule = args_.schedule;
@@ -117,11 +128,11 @@ class Walk {
     const Cursor start = place_cursor(args_, begin, end, args_.rows, kTile);
     if (lane_ == 0) now() = start;
     if (threadIdx.x == 0) {
-      ahead() = start;
+      if (!policy.few()) ahead() = start;
       tiles() = static_cast<std::uint32_t>(end - begin);
       for (std::uint32_t i = 0; i < kStages; ++i) {
-        barrier_init(full(i), copy_arrivals());
-        barrier_init(empty(i), MlaPolicy::kThreads / 32);
+        barrier_init(full(i), copy_arrivals(policy.few() ? 1 : 8));
+        barrier_init(empty(i), MlaPolicy::kMathThreads / 32);
       }
       for (std::uint32_t i = 0; i < 2; ++i) {
         barrier_init(small() + SmallMap::kScored + 8U * i, MlaPolicy::kSlices);
@@ -133,33 +144,31 @@ class Walk {
     return true;
   }
 
-  /// The first tiles of the share, by one warp; afterwards the codes of tile `count` are ready.
-  __device__ void fill_ring(std::uint32_t count) {
-    for (std::uint32_t tile = 0; tile <= count && tile < tiles(); ++tile) {
-      store_codes(tile, find_rows());
-      if (tile < count) copy_tile<type>(args_, codes(tile), stage(tile), full(tile));
-    }
-  }
   /// Starts the loads that tell where the rows of the next tile ahead are, and steps ahead.
-  __device__ PendingRow find_rows() {
+  __device__ PendingRow find_rows(Cursor& at, std::int64_t steps) {
     PendingRow row{PendingRow::Kind::none, 0, 0};
-    Cursor& cursor = ahead();
     const auto lane = static_cast<std::int32_t>(lane_);
-    if (lane < kTile) row = find_row(args_, cursor.line, cursor.tile * kTile + lane);
+    if (lane < kTile) row = find_row(args_, at.line, at.tile * kTile + lane);
     __syncwarp();
-    if (lane_ == 0) cursor.advance(args_, args_.rows, kTile);
+    if (lane_ == 0) step_ahead(at, steps);
     __syncwarp();
     return row;
   }
-  __device__ void store_codes(std::uint32_t tile, const PendingRow& row) {
-    if (lane_ < kTile) codes(tile)[lane_] = encode(args_, row);
-    __syncwarp();
+  __device__ void step_ahead(Cursor& at, std::int64_t steps) {
+    if (at.tile + steps < at.line.tiles) {
+      at.tile += static_cast<std::int32_t>(steps);
+      at.remaining -= steps;
+      return;
+    }
+    for (std::int64_t i = 0; i < steps && at.remaining > 0; ++i)
+      at.advance(args_, args_.rows, kTile);
   }
 
   /// Enters the segment of `now()`: tile_ is the tile in the segment, tile_end_ the end of the
   /// piece.
   __device__ void start_piece() {
     const Cursor& at = now();
+    masked_from_ = args_.params.sparse.entries != nullptr ? 0 : at.line.prefix / kTile;
     tile_ = at.tile;  // which stays until the next piece
     exponent_ = kNoExponent;
     const std::int32_t piece = piece_tiles_of(args_.schedule, at.line.tiles);
@@ -243,9 +252,7 @@ class Walk {
   }
 
   /// Whether some row of the tile may not see some token of it.
-  __device__ bool masked(std::int32_t tile) const {
-    return (tile + 1) * kTile > now().line.prefix || args_.params.sparse.entries != nullptr;
-  }
+  __device__ bool masked(std::int32_t tile) const { return tile >= masked_from_; }
   /// Tokens of the tile that a row of the segment sees, as bits.
   __device__ std::uint32_t seen(std::int32_t tile, std::int32_t row) const {
     const Cursor& at = now();
@@ -269,13 +276,13 @@ class Walk {
 
   /// In a stage that not all rows see in full, zeroes the values of V that are not finite, because
   /// 0 * NaN would reach rows that do not attend them; `bad_tokens` are the tokens concerned until
-  /// the next call. The whole block calls, after the stage has been filled and before anyone reads
-  /// it.
+  /// the next call.  Called after the stage has been filled and before anyone reads
+  /// it; all warps that multiply call.
   __device__ void clean_stage(std::uint32_t tile) {
     constexpr std::uint32_t kPieces = kEightBit ? 33 : 64;  // with the four scales
     auto* word = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kBad);
     std::uint32_t bad = 0;
-    for (std::uint32_t i = threadIdx.x; i < kTile * kPieces; i += MlaPolicy::kThreads) {
+    for (std::uint32_t i = threadIdx.x; i < kTile * kPieces; i += MlaPolicy::kMathThreads) {
       const std::uint32_t row = i / kPieces;
       const std::uint32_t piece = i % kPieces;
       if (piece == 32 && kEightBit && !kTileScales) continue;
@@ -288,14 +295,14 @@ class Walk {
         bad |= 1U << row;
       }
     }
-    __syncthreads();
+    sync_math();
     if (threadIdx.x == 0) *word = 0;
-    __syncthreads();
+    sync_math();
     if (bad != 0) {
       atomicOr(word, bad);
       fence_for_copies();
     }
-    __syncthreads();
+    sync_math();
   }
   __device__ static std::uint32_t bad_tokens() {
     return *reinterpret_cast<const std::uint32_t*>(small_memory() + SmallMap::kBad);
@@ -315,11 +322,23 @@ class Walk {
     }
   }
 
-  /// A score from the sum of products, in base 2.
-  __device__ float score(float sum) const {
+  /// Scores from sums of products, in base 2. tanh x = 1 - 2 / (exp 2x + 1), to about 1e-7.
+  template <int count>
+  __device__ void finish_scores(float (&s)[count][4]) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) finish_scores(s[i]);
+  }
+  __device__ void finish_scores(float (&s)[4]) const {
+    constexpr int count = 4;
+#pragma unroll
+    for (int j = 0; j < count; ++j) s[j] *= args_.score_scale;
     const float cap = args_.params.logit_cap;
-    return cap > 0.0F ? cap * 1.4426950408889634F * tanhf(args_.score_scale * sum)
-                      : args_.score_scale * sum;
+    if (cap <= 0.0F) return;
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      const float power = exp2_fast(2.8853900817779268F * s[j]);
+      s[j] = cap * 1.4426950408889634F * (1.0F - __fdividef(2.0F, power + 1.0F));
+    }
   }
 
   /// Where the results of a row go: the output when the piece covers the segment, else a partial.
@@ -327,7 +346,9 @@ class Walk {
     char* out;  ///< null: nowhere
     FloatType format;
   };
-  __device__ bool whole() const { return now().tile == 0 && tile_end_ == now().line.tiles; }
+  __device__ bool whole() const {
+    return now().tile == 0 && tile_end_ == now().line.tiles;
+  }
   __device__ std::int64_t partial_row(std::int32_t row) const {
     const MlaSchedule& schedule = args_.schedule;
     const Cursor& at = now();
@@ -442,8 +463,9 @@ class Walk {
   const MlaArgs& args_;
   std::uint32_t lane_;
   std::uint32_t warp_;
-  std::int32_t tile_{0};      ///< in the segment
-  std::int32_t tile_end_{0};  ///< in the segment
+  std::int32_t tile_{0};         ///< in the segment
+  std::int32_t tile_end_{0};     ///< in the segment
+  std::int32_t masked_from_{0};  ///< first tile of the segment that needs a mask
   std::int32_t exponent_{kNoExponent};
 };
 
