@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run_index.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <functional>
 
@@ -82,7 +83,8 @@ PageRun RunIndex::at(PageId page) const {
 }
 
 template <typename Better>
-PageRun RunIndex::choose(std::size_t size_class, PageCount at_least, Better better) const {
+PageRun RunIndex::choose(std::size_t size_class, PageCount at_least, PageCount ideal,
+                         Better better) const {
   PageRun best;
   const BitTree& heads = classes_[size_class];
   if (heads.empty()) return best;
@@ -91,6 +93,7 @@ PageRun RunIndex::choose(std::size_t size_class, PageCount at_least, Better bett
     const std::int32_t count = length(head);
     if (count >= at_least && (best.count == 0 || better(count, best.count))) {
       best = {PageId{static_cast<std::int32_t>(head)}, count};
+      if (count == ideal) break;
     }
   }
   return best;
@@ -98,14 +101,18 @@ PageRun RunIndex::choose(std::size_t size_class, PageCount at_least, Better bett
 
 PageRun RunIndex::best_fit(PageCount pages) const {
   for (std::size_t c = class_of(pages); c < classes_.size(); ++c) {
-    if (const PageRun run = choose(c, pages, std::less{}); run.count > 0) return run;
+    const PageCount shortest = std::max(pages, PageCount{1} << c);
+    if (const PageRun run = choose(c, pages, shortest, std::less{}); run.count > 0) return run;
   }
   return {};
 }
 
 PageRun RunIndex::longest() const {
   for (std::size_t c = classes_.size(); c-- > 0;) {
-    if (const PageRun run = choose(c, 1, std::greater{}); run.count > 0) return run;
+    const PageCount longest_of_class = (PageCount{2} << c) - 1;
+    if (const PageRun run = choose(c, 1, longest_of_class, std::greater{}); run.count > 0) {
+      return run;
+    }
   }
   return {};
 }

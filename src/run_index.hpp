@@ -49,8 +49,11 @@ class RunIndex {
   [[nodiscard]] std::int32_t length(std::int64_t page) const {
     return lengths_[static_cast<std::size_t>(page)];
   }
+  /// The best of the candidates of a class; a run of `ideal` pages ends the search, as no run of
+  /// the class is better.
   template <typename Better>
-  [[nodiscard]] PageRun choose(std::size_t size_class, PageCount at_least, Better better) const;
+  [[nodiscard]] PageRun choose(std::size_t size_class, PageCount at_least, PageCount ideal,
+                               Better better) const;
 
   std::vector<std::int32_t> lengths_;  // [pages], valid at both ends of each run
   BitTree heads_;
