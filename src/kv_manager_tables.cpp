@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations of KvManager that take pages out of the middle or the front of a table.
+// Operations of KvManager that take pages out of the middle or the front of a table, and the
+// question what growing takes.
 #include "kv_operations.hpp"
 
 #include <packstone/kv_manager.hpp>
@@ -8,6 +9,25 @@
 #include <string>
 
 namespace packstone {
+
+PageCount KvManager::pages_needed(std::span<const Growth> batch) const {
+  PageCount pages = 0;
+  std::vector<PageId> shared;
+  for (const Growth& growth : batch) {
+    const Sequence& sequence = at(growth.seq);
+    if (growth.length < sequence.length) {
+      throw InvalidArgument("growth of sequence " + std::to_string(growth.seq.index) + " from " +
+                            std::to_string(sequence.length) + " to " +
+                            std::to_string(growth.length) + " tokens");
+    }
+    const Need wanted = need(sequence, growth.length);
+    if (wanted.copy) shared.push_back(last_written(sequence));
+    if (__builtin_add_overflow(pages, wanted.pages, &pages)) {
+      return std::numeric_limits<PageCount>::max();
+    }
+  }
+  return pages - spared_copies(shared);
+}
 
 PageCount KvManager::keep(SeqId seq, std::span<const std::int64_t> kept) {
   Sequence& sequence = at(seq);

@@ -70,27 +70,12 @@ TokenCount Speculation::wanted(const DraftRequest& request) const {
 
 PageCount Speculation::pages_needed(std::span<const DraftRequest> batch,
                                     std::span<const TokenCount> drafts) const {
-  const std::int64_t page = manager_.page_size();
-  PageCount needed = 0;
-  std::vector<PageId> shared;  // tails that their writers must copy
+  std::vector<Growth> growths;
+  growths.reserve(batch.size());
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    const TokenCount length = manager_.length(batch[i].seq);
-    const auto pages = manager_.pages(batch[i].seq);
-    needed += std::max<PageCount>(
-        pages_for(length + drafts[i], page) - static_cast<PageCount>(pages.size()), 0);
-    if (length % page == 0 || drafts[i] == 0) continue;
-    const PageId tail = pages[static_cast<std::size_t>(length / page)];
-    if (tail_references(tail) > 1) shared.push_back(tail);
+    growths.push_back({.seq = batch[i].seq, .length = manager_.length(batch[i].seq) + drafts[i]});
   }
-  needed += static_cast<PageCount>(shared.size());
-  // Where the writers are all who share a tail, the last of them finds it its own.
-  std::ranges::sort(shared);
-  for (std::size_t i = 0; i < shared.size();) {
-    const std::size_t first = i;
-    while (i < shared.size() && shared[i] == shared[first]) ++i;
-    if (static_cast<std::int64_t>(i - first) == tail_references(shared[first])) needed -= 1;
-  }
-  return needed;
+  return manager_.pages_needed(growths);
 }
 
 std::int64_t Speculation::tail_references(PageId page) const {

@@ -126,6 +126,9 @@ class KvManager {
   /// Allocates capacity for `tokens` more than the length without changing the length (drafts,
   /// lookahead).
   Status reserve(SeqId seq, TokenCount tokens);
+  /// New pages, copies on write included, that growing or reserving to these lengths together would
+  /// take. A sequence may stand once; lengths below its present one throw InvalidArgument.
+  [[nodiscard]] PageCount pages_needed(std::span<const Growth> batch) const;
   /// Marks `tokens` tokens of the reserved capacity as written. Throws InvalidArgument past the
   /// capacity, and when the first of them lies in a page that another table shares: `reserve` gives
   /// this sequence a page of its own.
