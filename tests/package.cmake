@@ -41,3 +41,12 @@ if(NOT PACKSTONE_SANITIZE)
   set_tests_properties(python PROPERTIES LABELS package SKIP_RETURN_CODE 77
     ENVIRONMENT PACKSTONE_PYTHON_DIR=${CMAKE_CURRENT_BINARY_DIR}/python)
 endif()
+
+add_executable(runtime_test runtime/runtime_test.cpp)
+target_include_directories(runtime_test PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(runtime_test PRIVATE packstone_runtime packstone_flags GTest::gmock_main)
+add_test(NAME runtime_test COMMAND runtime_test)
+set_tests_properties(runtime_test PROPERTIES LABELS host)
+add_test(NAME embed_example COMMAND embed_example)
+set_tests_properties(embed_example PROPERTIES LABELS host
+  PASS_REGULAR_EXPRESSION "copy 4 tokens of page [0-9]+ to [0-9]+\ntoken 500 goes to slot [0-9]+; 990 pages are left")

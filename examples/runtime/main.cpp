@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves made-up requests on the small runtime and compares every token with plain decoding.
+#include "reference.hpp"
+#include "server.hpp"
+#include "workload.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <string>
+
+namespace {
+
+struct Arguments {
+  runtime::ServerOptions server;
+  int requests{12};
+  std::string metrics;
+  bool compare{true};
+};
+
+const char* const kUsage =
+    "runtime_example [--requests N] [--pages N] [--page-size N] [--policy NAME]\n"
+    "                [--no-speculation] [--no-defrag] [--no-sharing] [--no-compare] [--metrics "
+    "FILE]\n";
+
+bool parse(int argc, char** argv, Arguments& arguments) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
+    if (name == "--requests") {
+      arguments.requests = std::stoi(value());
+    } else if (name == "--pages") {
+      arguments.server.pages = std::stoll(value());
+    } else if (name == "--page-size") {
+      arguments.server.page_size = std::stoll(value());
+    } else if (name == "--policy") {
+      arguments.server.policy = value();
+    } else if (name == "--metrics") {
+      arguments.metrics = value();
+    } else if (name == "--no-speculation") {
+      arguments.server.speculation = false;
+    } else if (name == "--no-defrag") {
+      arguments.server.defrag = false;
+    } else if (name == "--no-sharing") {
+      arguments.server.share_prefixes = false;
+    } else if (name == "--no-compare") {
+      arguments.compare = false;
+    } else {
+      std::fputs(kUsage, name == "--help" ? stdout : stderr);
+      return false;
+    }
+  }
+  return true;
+}
+
+int serve(const Arguments& arguments) {
+  const runtime::Model model({});
+  const auto backend = runtime::make_backend({.pages = arguments.server.pages,
+                                              .page_size = arguments.server.page_size,
+                                              .layers = model.config().layers,
+                                              .heads = model.config().heads});
+  runtime::Server server(model, *backend, arguments.server);
+  const std::vector<runtime::Request> requests =
+      runtime::make_requests(arguments.requests, model.config().vocabulary, 1);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<std::vector<runtime::Token>> results = server.serve(requests);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+
+  const runtime::ServerCounters& c = server.counters();
+  const std::string_view where = backend->name();
+  std::printf("%.*s, page size %lld, placement %s\n", static_cast<int>(where.size()), where.data(),
+              static_cast<long long>(arguments.server.page_size), arguments.server.policy.c_str());
+  std::printf("%zu requests, %lld tokens in %lld steps: %.0f tokens/s (measured here)\n",
+              requests.size(), static_cast<long long>(c.tokens_generated),
+              static_cast<long long>(c.steps), static_cast<double>(c.tokens_generated) / seconds);
+  std::printf("drafts %lld, accepted %lld; rows moved %lld; pages moved %lld; preempted %lld\n",
+              static_cast<long long>(c.drafts), static_cast<long long>(c.drafts_accepted),
+              static_cast<long long>(c.rows_moved), static_cast<long long>(c.pages_moved),
+              static_cast<long long>(c.preemptions));
+  std::printf("prompt tokens found in the cache: %lld of %lld\n",
+              static_cast<long long>(server.prefixes().counters().tokens_hit),
+              static_cast<long long>(server.prefixes().counters().tokens_asked));
+  if (!arguments.metrics.empty()) std::ofstream(arguments.metrics) << prometheus_text(server);
+  if (!arguments.compare) return 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (results[i] != runtime::decode_plainly(model, requests[i])) {
+      std::printf("request %zu differs from plain decoding\n", i);
+      return 1;
+    }
+  }
+  std::puts("every token equals plain decoding");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    Arguments arguments;
+    if (!parse(argc, argv, arguments)) return 2;
+    return serve(arguments);
+  } catch (const std::exception& fault) {
+    std::fprintf(stderr, "runtime_example: %s\n", fault.what());
+    return 1;
+  }
+}
