@@ -46,5 +46,7 @@ configure() {
   if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
     export PATH="$PATH:/usr/local/cuda/bin"
   fi
+  # Objects compiled in one checkout serve another: paths below it are hashed as relative ones.
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
   cmake --preset "$preset" "$@" >/dev/null
 }
