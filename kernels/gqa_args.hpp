@@ -53,34 +53,46 @@ struct GqaPolicy {
   }
   /// Bytes of a ring unit: K or V of a tile.
   [[nodiscard]] constexpr std::int32_t unit_bytes() const { return tile_tokens() * row_bytes(); }
-  /// Two blocks share a multiprocessor, so that each scheduler has two warps to choose from; but 8
+  /// Two blocks share a multiprocessor, so that each scheduler has two warps to choose from. But 8
   /// KB units of single warps (head_dim 256 in 16 bits) leave room for three units a warp only in a
-  /// block that has it to itself.
+  /// block that has it to itself, and e4m3 rows of 64 values, whose widening is the most work a
+  /// byte, take three blocks, for which registers suffice.
   [[nodiscard]] constexpr std::int32_t blocks_per_multiprocessor() const {
-    return few() && unit_bytes() > 4096 ? 1 : 2;
+    if (few() && unit_bytes() > 4096) return 1;
+    return few() && row_bytes() == 64 ? 3 : 2;
   }
-  /// Units of one ring, at most 8.
+  /// Shared memory behind the rings: two cursors a warp, of at most 64 bytes each.
+  [[nodiscard]] constexpr std::int32_t cursor_bytes() const { return 128 * kWarps; }
+  /// Units of one ring, at most 8: what fits into the 100 KiB of a multiprocessor of compute
+  /// capability 12.0, of which each block has 1 KiB reserved.
   [[nodiscard]] constexpr std::int32_t units() const {
-    const std::int32_t ring_kib = (few() ? 24 : 96) / blocks_per_multiprocessor();
-    const std::int32_t fits = ring_kib * 1024 / unit_bytes();
+    const std::int32_t block_bytes = 102'400 / blocks_per_multiprocessor() - 1'024 - cursor_bytes();
+    const std::int32_t fits = block_bytes / (few() ? kWarps : 1) / unit_bytes();
     return fits < 8 ? fits : 8;
   }
   /// Bytes of all rings of a block.
   [[nodiscard]] constexpr std::int32_t ring_bytes() const {
     return units() * unit_bytes() * (few() ? kWarps : 1);
   }
-  /// Two cursors a warp, of at most 64 bytes each, lie behind the rings.
-  [[nodiscard]] constexpr std::int32_t shared_bytes() const { return ring_bytes() + 128 * kWarps; }
+  [[nodiscard]] constexpr std::int32_t shared_bytes() const {
+    return ring_bytes() + cursor_bytes();
+  }
 };
 
 /// Per-block limit of compute capability 12.0, which is also within those of 8.0 (166,912), 8.9
 /// and 9.0 (232,448).
 inline constexpr std::int32_t kSharedBytesMax = 101'376;
 
-static_assert(GqaPolicy{128, KvType::bf16, GqaShape::few_rows}.shared_bytes() == 49'664);
-static_assert(2 * (49'664 + 1'024) <= 102'400, "two blocks and their reserved KiB fit 100 KiB");
-static_assert(GqaPolicy{256, KvType::bf16, GqaShape::few_rows}.shared_bytes() <= kSharedBytesMax);
-static_assert(GqaPolicy{64, KvType::bf16, GqaShape::few_rows}.shared_bytes() <= kSharedBytesMax);
+constexpr bool gqa_fits(const GqaPolicy& policy) {
+  return policy.units() >= 3 && policy.shared_bytes() <= kSharedBytesMax;
+}
+constexpr bool gqa_fits(std::int32_t head_dim) {
+  return gqa_fits({head_dim, KvType::bf16, GqaShape::few_rows}) &&
+         gqa_fits({head_dim, KvType::bf16, GqaShape::many_rows}) &&
+         gqa_fits({head_dim, KvType::e4m3, GqaShape::few_rows}) &&
+         gqa_fits({head_dim, KvType::e4m3, GqaShape::many_rows});
+}
+static_assert(gqa_fits(64) && gqa_fits(128) && gqa_fits(256));
 
 /// A segment that has partials to merge.
 struct GqaCut {
@@ -89,7 +101,7 @@ struct GqaCut {
   std::int32_t count;  ///< partials; below 2: none
 };
 
-/// The schedule, written by `gqa_plan` and read by the kernels.
+/// The schedule, written by the schedule kernel and read by the others.
 struct GqaSchedule {
   std::int64_t*
       tiles_before;  ///< [lines + 1] tiles of the segments of earlier lines; the last is the total
@@ -116,11 +128,15 @@ struct GqaArgs {
   std::int32_t page_shift;  ///< page_size is 2 to this; -1: no power of two
   std::int32_t head_block;  ///< kv heads that neighbouring warps of a block take at the same tokens
                             ///< (few rows): 4, 2, 1
-  float score_scale;   ///< what a dot product is multiplied with: to base 2, or to the argument of
-                       ///< tanh
-  float cap_scale;     ///< logit_cap in base 2
-  float* partial_out;  ///< [parts, rows, head_dim], normalised
-  float* partial_lse;  ///< [parts, rows], base 2
+  float softmax_scale;  ///< of scores within the softmax: score_scale, or 1 where scores are scaled
+                        ///< before
+  bool scale_before;    ///< with a logit cap, or a scale that is not positive and would turn maxima
+                        ///< round
+  float score_scale;    ///< what a dot product is multiplied with: to base 2, or to the argument of
+                        ///< tanh
+  float cap_scale;      ///< logit_cap in base 2
+  float* partial_out;   ///< [parts, rows, head_dim], normalised
+  float* partial_lse;   ///< [parts, rows], base 2
 };
 
 /// Whether pieces are of a fixed length, so that bits do not depend on the other lines.

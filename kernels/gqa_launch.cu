@@ -86,6 +86,8 @@ Layout lay_out(const VerifyParams& params, const PlanOptions& options,
   const float scale = params.scale * (policy.type == KvType::e4m3 ? params.k_scale : 1.0F);
   args.score_scale = params.logit_cap > 0.0F ? scale / params.logit_cap : scale * log2e;
   args.cap_scale = params.logit_cap * log2e;
+  args.scale_before = params.logit_cap > 0.0F || !(args.score_scale > 0.0F);
+  args.softmax_scale = args.scale_before ? 1.0F : args.score_scale;
   layout.blocks = device.multiprocessors * policy.blocks_per_multiprocessor();
   schedule.workers =
       policy.few() ? layout.blocks * GqaPolicy::kWarps / args.head_block : layout.blocks;

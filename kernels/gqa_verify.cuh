@@ -338,14 +338,15 @@ class Worker {
 
   /// One online softmax step; leaves the weights, as operands of the second product, in `weights`.
   __device__ void soften(float (&s)[kTile / 8][4], std::uint32_t (&weights)[kTile / 16][4]) {
-    float top[2] = {peak_[0], peak_[1]};
+    float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < kTile / 8; ++i) {
       top[0] = fmaxf(top[0], fmaxf(s[i][0], s[i][1]));
       top[1] = fmaxf(top[1], fmaxf(s[i][2], s[i][3]));
     }
-    top[0] = row_max(top[0]);
-    top[1] = row_max(top[1]);
+    const float scale = args_.softmax_scale;
+    top[0] = fmaxf(peak_[0], scale * row_max(top[0]));
+    top[1] = fmaxf(peak_[1], scale * row_max(top[1]));
     if (__any_sync(0xFFFFFFFFU, top[0] > peak_[0] || top[1] > peak_[1])) {
       // A peak of -inf has nothing to rescale; the factor 0 keeps -inf - -inf out.
       const float keep0 = peak_[0] == -INFINITY ? 0.0F : exp2_fast(peak_[0] - top[0]);
@@ -366,10 +367,10 @@ class Worker {
     const float base1 = top[1] == -INFINITY ? 0.0F : top[1];
 #pragma unroll
     for (int i = 0; i < kTile / 8; ++i) {
-      const float a = exp2_fast(s[i][0] - base0);
-      const float b = exp2_fast(s[i][1] - base0);
-      const float c = exp2_fast(s[i][2] - base1);
-      const float d = exp2_fast(s[i][3] - base1);
+      const float a = exp2_fast(fmaf(s[i][0], scale, -base0));
+      const float b = exp2_fast(fmaf(s[i][1], scale, -base0));
+      const float c = exp2_fast(fmaf(s[i][2], scale, -base1));
+      const float d = exp2_fast(fmaf(s[i][3], scale, -base1));
       total_[0] += a + b;
       total_[1] += c + d;
       weights[i / 2][(i & 1) * 2] = pack(Math{}, a, b);
@@ -469,17 +470,15 @@ class Worker {
     float s[kTile / 8][4];
     std::uint32_t weights[kTile / 16][4];
     score_tile(acquire<false>(), s);
-    if (args_.params.logit_cap > 0.0F) {
+    if (args_.scale_before) {
+      const bool capped = args_.params.logit_cap > 0.0F;
 #pragma unroll
       for (int i = 0; i < kTile / 8; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) s[i][j] = args_.cap_scale * tanhf(args_.score_scale * s[i][j]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kTile / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) s[i][j] *= args_.score_scale;
+        for (int j = 0; j < 4; ++j) {
+          s[i][j] *= args_.score_scale;
+          if (capped) s[i][j] = args_.cap_scale * tanhf(s[i][j]);
+        }
       }
     }
     const std::int32_t first = tile_ * kTile;

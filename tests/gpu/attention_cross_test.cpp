@@ -13,7 +13,14 @@ using test::AttentionInputs;
 using test::Placement;
 using test::TreeShape;
 
-class AttentionCross : public test::AttentionDeviceTest {};
+class AttentionCross : public test::AttentionDeviceTest,
+                       public ::testing::WithParamInterface<AttentionKind> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, AttentionCross,
+                         ::testing::Values(AttentionKind::gqa, AttentionKind::mla),
+                         [](const auto& kind) {
+                           return kind.param == AttentionKind::gqa ? "gqa" : "mla";
+                         });
 
 template <typename T, std::size_t n>
 T pick(const T (&values)[n], std::mt19937_64* rng) {
@@ -83,6 +90,13 @@ AttentionCase draw_case(AttentionKind kind, std::uint64_t seed) {
       c.kv_heads = c.heads / std::min(c.heads, pick(groups, &rng));
     } while (c.heads % c.kv_heads != 0);
     c.scale = c.head_dim == 256 ? 0.6F : 1.0F;
+  } else {
+    const KvType types[] = {KvType::bf16, KvType::bf16, KvType::fp16, KvType::e4m3,
+                            KvType::e4m3_tile};
+    c.kv_type = pick(types, &rng);
+    c.rope_dim = rng() % 4 == 0 ? 0 : kMlaRopeDim;
+    c.rope_apart = rng() % 3 == 0;
+    c.scale = 0.4F;
   }
   c.q_type = c.kv_type == KvType::fp16 ? FloatType::fp16 : FloatType::bf16;
   c.k_scale = c.kv_type == KvType::e4m3 ? 0.75F : 1.0F;
@@ -93,9 +107,9 @@ AttentionCase draw_case(AttentionKind kind, std::uint64_t seed) {
   return c;
 }
 
-TEST_F(AttentionCross, GqaMatchesTheOracle) {
+TEST_P(AttentionCross, MatchesTheOracle) {
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
-    AttentionCase c = draw_case(AttentionKind::gqa, seed);
+    AttentionCase c = draw_case(GetParam(), seed);
     PlanOptions options;
     if (seed % 5 == 1) options.batch_invariant = true;
     if (seed % 5 == 2) options.splits = static_cast<std::int32_t>(1 + seed % 9);
@@ -103,16 +117,17 @@ TEST_F(AttentionCross, GqaMatchesTheOracle) {
   }
 }
 
-TEST_F(AttentionCross, GqaLongestPrefixWithATree) {
+TEST_P(AttentionCross, LongestPrefixWithATree) {
+  const bool gqa = GetParam() == AttentionKind::gqa;
   for (const KvType type : {KvType::bf16, KvType::e4m3}) {
     AttentionCase c;
-    c.kind = AttentionKind::gqa;
+    c.kind = GetParam();
     c.kv_type = type;
-    c.heads = 8;
-    c.kv_heads = 2;
+    c.heads = gqa ? 8 : 4;
+    c.kv_heads = gqa ? 2 : 1;
     c.prefix = {189'440};
     c.q_len = {65};
-    c.scale = 1.0F;
+    c.scale = gqa ? 1.0F : 0.5F;
     test::expect_right(c);
     c.q_len = {1};
     c.seed = 2;
@@ -120,9 +135,9 @@ TEST_F(AttentionCross, GqaLongestPrefixWithATree) {
   }
 }
 
-TEST_F(AttentionCross, GqaSameBitsAcrossRunsAndAfterPagesMoved) {
+TEST_P(AttentionCross, SameBitsAcrossRunsAndAfterPagesMoved) {
   for (std::uint64_t seed = 500; seed < 520; ++seed) {
-    AttentionInputs inputs(draw_case(AttentionKind::gqa, seed));
+    AttentionInputs inputs(draw_case(GetParam(), seed));
     const test::DeviceResult first = test::run_device(inputs);
     EXPECT_TRUE(first == test::run_device(inputs))
         << "another run, " << test::describe(inputs.description());
@@ -132,18 +147,23 @@ TEST_F(AttentionCross, GqaSameBitsAcrossRunsAndAfterPagesMoved) {
   }
 }
 
-TEST_F(AttentionCross, GqaBatchInvariantBitsDoNotDependOnNeighbours) {
+TEST_P(AttentionCross, BatchInvariantBitsDoNotDependOnNeighbours) {
   for (const std::int32_t q_len : {1, 9}) {
     AttentionCase c;
-    c.kind = AttentionKind::gqa;
+    c.kind = GetParam();
     c.heads = 16;
-    c.kv_heads = 4;
+    c.kv_heads = c.kind == AttentionKind::gqa ? 4 : 1;
     c.prefix = {9'001};
     c.q_len = {q_len};
     c.padded_tokens = 0;
     AttentionInputs alone(c);
     PlanOptions invariant;
     invariant.batch_invariant = true;
+    // A plan belongs to its bounds: those of the largest batch here.
+    invariant.bounds = {.batch_max = 2,
+                        .tokens_max = q_len + 3,
+                        .q_len_max = std::max(q_len, 3),
+                        .length_max = 30'003};
     const test::DeviceResult want = test::run_device(alone, invariant);
     for (const std::int32_t neighbour : {0, 1, 30'000}) {
       AttentionCase two = c;
@@ -156,6 +176,7 @@ TEST_F(AttentionCross, GqaBatchInvariantBitsDoNotDependOnNeighbours) {
         const std::int64_t to = inputs.slot_of_token(0, t) * alone.k_row_bytes();
         std::memcpy(inputs.pool_k.data() + to, alone.pool_k.data() + from,
                     static_cast<std::size_t>(alone.k_row_bytes()));
+        if (c.kind == AttentionKind::mla) continue;
         std::memcpy(inputs.pool_v.data() + to, alone.pool_v.data() + from,
                     static_cast<std::size_t>(alone.k_row_bytes()));
       }

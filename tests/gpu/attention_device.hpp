@@ -6,6 +6,7 @@
 /// and the comparison with the CPU oracle.
 
 #include "kernels/gqa_launch.hpp"
+#include "kernels/mla_launch.hpp"
 #include "tests/support_attention.hpp"
 
 #include <packstone/cuda/error.hpp>
@@ -149,11 +150,18 @@ inline VerifyBounds bounds_of(const AttentionInputs& inputs) {
 
 /// The kernels under test behind one face.
 inline std::int64_t workspace_bytes(const VerifyParams& params, const PlanOptions& options) {
-  return kernels::gqa_workspace_bytes(params, options, cuda::current_device_limits());
+  const cuda::DeviceLimits device = cuda::current_device_limits();
+  return params.kind == AttentionKind::gqa ? kernels::gqa_workspace_bytes(params, options, device)
+                                           : kernels::mla_workspace_bytes(params, options, device);
 }
 inline void enqueue(const VerifyParams& params, const PlanOptions& options, void* workspace,
                     std::int64_t bytes, cudaStream_t stream) {
-  kernels::gqa_verify(params, options, cuda::current_device_limits(), workspace, bytes, stream);
+  const cuda::DeviceLimits device = cuda::current_device_limits();
+  if (params.kind == AttentionKind::gqa) {
+    kernels::gqa_verify(params, options, device, workspace, bytes, stream);
+  } else {
+    kernels::mla_verify(params, options, device, workspace, bytes, stream);
+  }
 }
 
 /// Scratch of exactly the size asked for, full of NaN, with guards behind it.

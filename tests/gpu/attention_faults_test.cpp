@@ -17,25 +17,36 @@ using test::DeviceInputs;
 using test::DeviceResult;
 using test::run_device;
 
-class AttentionFaults : public test::AttentionDeviceTest {};
+class AttentionFaults : public test::AttentionDeviceTest,
+                        public ::testing::WithParamInterface<AttentionKind> {
+ protected:
+  /// A small case of the kind under test.
+  static AttentionCase base_case() {
+    AttentionCase c;
+    c.kind = GetParam();
+    c.heads = 8;
+    c.kv_heads = is_gqa() ? 2 : 1;
+    c.scale = is_gqa() ? 1.0F : 0.5F;
+    return c;
+  }
+  static bool is_gqa() { return GetParam() == AttentionKind::gqa; }
+};
 
-AttentionCase gqa_case() {
-  AttentionCase c;
-  c.kind = AttentionKind::gqa;
-  c.heads = 8;
-  c.kv_heads = 2;
-  c.scale = 1.0F;
-  return c;
-}
+INSTANTIATE_TEST_SUITE_P(Kinds, AttentionFaults,
+                         ::testing::Values(AttentionKind::gqa, AttentionKind::mla),
+                         [](const auto& kind) {
+                           return kind.param == AttentionKind::gqa ? "gqa" : "mla";
+                         });
 
 std::vector<float> values_of(const DeviceResult& result, const AttentionCase& c) {
   return test::decode_output(result.out, c.out_type);
 }
 
-TEST_F(AttentionFaults, AT02_PagesOnEitherSideOfTwoAndFourBillionElements) {
-  // K rows of 2 heads x 128 values; pages of 64 tokens are 16,384 elements, so page 131,072 starts
-  // at 2^31 and page 262,144 at 2^32 elements.
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, AT02_PagesOnEitherSideOfTwoAndFourBillionElements) {
+  // GQA: rows of 256 values, so pages of 64 tokens are 16,384 elements and page 131,072 starts at
+  // 2^31, page 262,144 at 2^32. MLA: 36,864 elements a page; the borders lie in pages 58,254 and
+  // 116,508.
+  AttentionCase c = base_case();
   c.page_size = 64;
   c.prefix = {64 * 6 - 4};
   c.q_len = {4};
@@ -45,33 +56,38 @@ TEST_F(AttentionFaults, AT02_PagesOnEitherSideOfTwoAndFourBillionElements) {
   EXPECT_EQ(test::compare_with_oracle(inputs, want), "");
 
   const std::int64_t page_bytes = 64 * inputs.k_row_bytes();
-  const std::int64_t high[] = {131'071, 131'072, 262'143, 262'144, 1, 262'145};
-  const cuda::DeviceMemory k(262'146 * page_bytes);
-  const cuda::DeviceMemory v(262'146 * page_bytes);
+  const std::vector<std::int64_t> high =
+      is_gqa() ? std::vector<std::int64_t>{131'071, 131'072, 262'143, 262'144, 1, 262'145}
+               : std::vector<std::int64_t>{58'254, 58'255, 116'508, 116'509, 1, 116'519};
+  const std::int64_t pages = high.back() + 1;
+  const cuda::DeviceMemory k(pages * page_bytes);
+  const cuda::DeviceMemory v(is_gqa() ? pages * page_bytes : 0);
   DeviceInputs device(inputs);
   std::vector<std::int32_t> table;
-  for (std::int64_t i = 0; i < 6; ++i) {
+  for (std::size_t i = 0; i < high.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(page_bytes);
-    const std::int64_t from = inputs.entry(i) * page_bytes;
-    PACKSTONE_CUDA_CHECK(cudaMemcpy(k.data() + high[i] * page_bytes, inputs.pool_k.data() + from,
-                                    bytes, cudaMemcpyHostToDevice));
-    PACKSTONE_CUDA_CHECK(cudaMemcpy(v.data() + high[i] * page_bytes, inputs.pool_v.data() + from,
-                                    bytes, cudaMemcpyHostToDevice));
+    const std::int64_t from = inputs.entry(static_cast<std::int64_t>(i)) * page_bytes;
+    const std::int64_t to = high[i] * page_bytes;
+    PACKSTONE_CUDA_CHECK(
+        cudaMemcpy(k.data() + to, inputs.pool_k.data() + from, bytes, cudaMemcpyHostToDevice));
     table.push_back(static_cast<std::int32_t>(high[i]));
+    if (!is_gqa()) continue;
+    PACKSTONE_CUDA_CHECK(
+        cudaMemcpy(v.data() + to, inputs.pool_v.data() + from, bytes, cudaMemcpyHostToDevice));
   }
   test::DeviceArray high_table;
   high_table.upload(table);
   VerifyParams& p = device.params();
   p.pool.k = k.data();
-  p.pool.v = v.data();
-  p.pool.rows = 262'146 * 64;
+  if (is_gqa()) p.pool.v = v.data();
+  p.pool.rows = pages * 64;
   p.table.entries = high_table.as<void>();
   EXPECT_TRUE(test::run_on(device, {.bounds = test::bounds_of(inputs)}) == want);
 }
 
-TEST_F(AttentionFaults, AT04_FullyMaskedRowsFirstInTheMiddleLastAndAWholeTile) {
+TEST_P(AttentionFaults, AT04_FullyMaskedRowsFirstInTheMiddleLastAndAWholeTile) {
   for (const std::int32_t q_len : {9, 150}) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.prefix = {0};
     c.q_len = {q_len};
     c.mask = MaskKind::words;
@@ -90,8 +106,8 @@ TEST_F(AttentionFaults, AT04_FullyMaskedRowsFirstInTheMiddleLastAndAWholeTile) {
   }
 }
 
-TEST_F(AttentionFaults, AT05_EmptyLengthsAndBatches) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, AT05_EmptyLengthsAndBatches) {
+  AttentionCase c = base_case();
   c.prefix = {0, 5, 0, 64};
   c.q_len = {1, 1, 1, 1};
   c.tail = TailPlace::none;
@@ -112,9 +128,9 @@ TEST_F(AttentionFaults, AT05_EmptyLengthsAndBatches) {
       test::enqueue(device.params(), options, scratch.data(), scratch.bytes(), nullptr));
 }
 
-TEST_F(AttentionFaults, AT07_OnesGiveExactlyOneAndTheLogOfTheCount) {
+TEST_P(AttentionFaults, AT07_OnesGiveExactlyOneAndTheLogOfTheCount) {
   for (const std::int32_t length : {1, 255, 256, 257}) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.prefix = {length};
     c.tail = TailPlace::none;
     c.padded_tokens = 0;
@@ -122,8 +138,10 @@ TEST_F(AttentionFaults, AT07_OnesGiveExactlyOneAndTheLogOfTheCount) {
     std::fill(inputs.q.begin(), inputs.q.end(), std::uint8_t{0});
     const std::uint16_t one = encode_bf16(1.0F);
     for (std::int64_t t = 0; t < length; ++t) {
-      std::uint8_t* row = inputs.pool_v.data() + inputs.slot_of_token(0, t) * inputs.v_row_bytes();
-      for (std::int64_t i = 0; i < inputs.v_row_bytes(); i += 2) std::memcpy(row + i, &one, 2);
+      auto& pool = is_gqa() ? inputs.pool_v : inputs.pool_k;
+      const std::int64_t stride = is_gqa() ? inputs.v_row_bytes() : inputs.k_row_bytes();
+      std::uint8_t* row = pool.data() + inputs.slot_of_token(0, t) * stride;
+      for (std::int64_t i = 0; i < stride; i += 2) std::memcpy(row + i, &one, 2);
     }
     const DeviceResult got = run_device(inputs);
     for (const float value : values_of(got, c)) EXPECT_EQ(value, 1.0F);
@@ -131,9 +149,9 @@ TEST_F(AttentionFaults, AT07_OnesGiveExactlyOneAndTheLogOfTheCount) {
   }
 }
 
-TEST_F(AttentionFaults, AT08_VeryShortLengths) {
+TEST_P(AttentionFaults, AT08_VeryShortLengths) {
   for (std::int32_t length = 1; length <= 20; ++length) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.heads = 14;
     c.page_size = 16;
     c.prefix = {length};
@@ -142,12 +160,12 @@ TEST_F(AttentionFaults, AT08_VeryShortLengths) {
   }
 }
 
-TEST_F(AttentionFaults, AT09_TablesExactlyAsLongAsNeeded) {
+TEST_P(AttentionFaults, AT09_TablesExactlyAsLongAsNeeded) {
   // A CSR table is its own allocation and ends with the last live entry; a checker sees any read
   // past it.
   for (const std::int32_t length : {1, 15, 16, 17, 31, 32, 33, 500}) {
     for (const std::int32_t page_size : {1, 16}) {
-      AttentionCase c = gqa_case();
+      AttentionCase c = base_case();
       c.page_size = page_size;
       c.csr = true;
       c.prefix = {length};
@@ -157,9 +175,9 @@ TEST_F(AttentionFaults, AT09_TablesExactlyAsLongAsNeeded) {
   }
 }
 
-TEST_F(AttentionFaults, AT11_BatchesPastTheGridLimit) {
+TEST_P(AttentionFaults, AT11_BatchesPastTheGridLimit) {
   for (const std::int32_t batch : {65'535, 65'536, 70'000}) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.heads = 2;
     c.kv_heads = 1;
     c.head_dim = 64;
@@ -169,29 +187,29 @@ TEST_F(AttentionFaults, AT11_BatchesPastTheGridLimit) {
   }
 }
 
-TEST_F(AttentionFaults, AT12_GroupSizes) {
+TEST_P(AttentionFaults, AT12_GroupSizes) {
   const std::int32_t ratios[][2] = {{28, 4}, {24, 4}, {20, 4}, {64, 4}, {3, 1}, {128, 1}};
   for (const auto& [heads, kv_heads] : ratios) {
     for (const std::int32_t q_len : {1, 3, 65}) {
-      AttentionCase c = gqa_case();
+      AttentionCase c = base_case();
       c.heads = heads;
-      c.kv_heads = kv_heads;
+      c.kv_heads = is_gqa() ? kv_heads : 1;
       c.prefix = {333};
       c.q_len = {q_len};
       test::expect_right(c);
     }
   }
-  AttentionInputs inputs(gqa_case());
+  AttentionInputs inputs(base_case());
   VerifyParams p = inputs.params();
-  p.heads = 7;
+  p.kv_heads = 3;
   EXPECT_THROW(validate(p), InvalidArgument);
   p = inputs.params();
   p.head_dim_k = p.head_dim_v = 96;
   EXPECT_THROW((void)test::workspace_bytes(p, {}), InvalidArgument);
 }
 
-TEST_F(AttentionFaults, AT14_MasksOfEarlierCallsDoNotStay) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, AT14_MasksOfEarlierCallsDoNotStay) {
+  AttentionCase c = base_case();
   c.prefix = {40, 7, 300, 0, 65, 12};
   c.q_len = {9, 2, 33, 1, 64, 5};
   AttentionInputs tree(c);
@@ -214,30 +232,54 @@ TEST_F(AttentionFaults, AT14_MasksOfEarlierCallsDoNotStay) {
   }
 }
 
-TEST_F(AttentionFaults, AT15_EightBitScalesZeroTokensAndOutliers) {
+TEST_P(AttentionFaults, AT15_EightBitScalesZeroTokensAndOutliers) {
   for (const float scale : {1e-4F, 1.0F, 10.0F}) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.kv_type = KvType::e4m3;
     c.prefix = {100};
-    c.k_scale = 0.02F;
+    c.k_scale = is_gqa() ? 0.02F : scale;
     c.v_scale = scale;
     c.kv_spread = 30.0F;
-    c.scale = 0.1F;
+    c.scale = 0.002F / c.k_scale;
     c.out_type = FloatType::fp32;
     AttentionInputs inputs(c);
+    auto& pool = is_gqa() ? inputs.pool_v : inputs.pool_k;
+    const std::int64_t stride = is_gqa() ? inputs.v_row_bytes() : inputs.k_row_bytes();
     const auto row = [&](std::int64_t t) {
-      return inputs.pool_v.data() + inputs.slot_of_token(0, t) * inputs.v_row_bytes();
+      return pool.data() + inputs.slot_of_token(0, t) * stride;
     };
-    std::memset(row(3), 0, static_cast<std::size_t>(inputs.v_row_bytes()));
-    std::memset(row(4), 0x7E, static_cast<std::size_t>(inputs.v_row_bytes()));  // 448, the outlier
+    std::memset(row(3), 0, static_cast<std::size_t>(stride));
+    std::memset(row(4), 0x7E, static_cast<std::size_t>(stride));  // 448, the outlier
     EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "") << scale;
   }
 }
 
-TEST_F(AttentionFaults, AT16_VeryLongLengths) {
+TEST_P(AttentionFaults, AT15_NeighboursWithScalesFarApart) {
+  if (is_gqa()) GTEST_SKIP() << "rows with their own scales are MLA rows";
+  // The latent part is small and the rope part about 1, one token is zero, two neighbours have
+  // scales 1e-4 and 10.
+  AttentionCase c = base_case();
+  c.kv_type = KvType::e4m3_tile;
+  c.prefix = {100};
+  c.kv_spread = 1.0F;
+  c.scale = 0.05F;
+  c.out_type = FloatType::fp32;
+  AttentionInputs inputs(c);
+  const float scales[] = {1e-4F, 10.0F / 448.0F, 1.0F};
+  for (std::int64_t t = 10; t < 13; ++t) {
+    std::uint8_t* row = inputs.pool_k.data() + inputs.slot_of_token(0, t) * inputs.k_row_bytes();
+    for (std::int32_t tile = 0; tile < kMlaTiles; ++tile) {
+      std::memcpy(row + kMlaTileScaleOffset + 4 * tile, &scales[t - 10], 4);
+    }
+    if (t == 12) std::memset(row, 0, kMlaLatentDim);
+  }
+  EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
+}
+
+TEST_P(AttentionFaults, AT16_VeryLongLengths) {
   for (const std::int32_t length : {131'071, 131'072, 131'073, 262'145}) {
     for (const std::int32_t splits : {0, 1}) {
-      AttentionCase c = gqa_case();
+      AttentionCase c = base_case();
       c.heads = 4;
       c.kv_heads = 1;
       c.prefix = {length};
@@ -248,8 +290,8 @@ TEST_F(AttentionFaults, AT16_VeryLongLengths) {
   }
 }
 
-TEST_F(AttentionFaults, NaNInATailKeyReachesOnlyTheRowsThatSeeIt) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, NaNInATailKeyReachesOnlyTheRowsThatSeeIt) {
+  AttentionCase c = base_case();
   c.prefix = {30};
   c.q_len = {12};
   c.tree = test::TreeShape::star;
@@ -258,19 +300,41 @@ TEST_F(AttentionFaults, NaNInATailKeyReachesOnlyTheRowsThatSeeIt) {
   const std::int64_t slot = inputs.slot_of_token(0, 35);
   std::memset(inputs.pool_k.data() + slot * inputs.k_row_bytes(), 0xFF,
               static_cast<std::size_t>(inputs.k_row_bytes()));
-  std::memset(inputs.pool_v.data() + slot * inputs.v_row_bytes(), 0xFF,
-              static_cast<std::size_t>(inputs.v_row_bytes()));
+  if (is_gqa()) {
+    std::memset(inputs.pool_v.data() + slot * inputs.v_row_bytes(), 0xFF,
+                static_cast<std::size_t>(inputs.v_row_bytes()));
+  }
   EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
+  if (!is_gqa()) return;
   // With a sound K, the row gives the NaN of V a weight.
   std::memset(inputs.pool_k.data() + slot * inputs.k_row_bytes(), 0,
               static_cast<std::size_t>(inputs.k_row_bytes()));
   EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
 }
 
-TEST_F(AttentionFaults, MG02_EmptyPartialsTakeNoWeight) {
+TEST_P(AttentionFaults, ScalesOfEverySign) {
+  for (const float scale : {-0.5F, 0.0F, 0.5F}) {
+    for (const std::int32_t q_len : {1, 30}) {
+      AttentionCase c = base_case();
+      c.scale = scale;
+      c.q_len = {q_len};
+      test::expect_right(c);
+    }
+  }
+}
+
+TEST_P(AttentionFaults, LargeValuesAndOneKeyThatDominates) {
+  AttentionCase c = base_case();
+  c.kv_spread = 6.4F;  // 64 times the usual
+  c.prefix = {1'000};
+  c.q_len = {9};
+  test::expect_right(c);
+}
+
+TEST_P(AttentionFaults, MG02_EmptyPartialsTakeNoWeight) {
   // The first 2,000 tokens of a list are none, so whole pieces are empty and merge with pieces that
   // are not.
-  AttentionCase c = gqa_case();
+  AttentionCase c = base_case();
   c.prefix = {2'100};
   c.q_len = {3};
   c.topk = 2'100;
@@ -292,9 +356,9 @@ TEST_F(AttentionFaults, MG02_EmptyPartialsTakeNoWeight) {
   EXPECT_EQ(got.lse[0], -INFINITY);
 }
 
-TEST_F(AttentionFaults, MG03_BothBasesThroughTheKernels) {
+TEST_P(AttentionFaults, MG03_BothBasesThroughTheKernels) {
   for (const LseBase base : {LseBase::natural, LseBase::two}) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.prefix = {8};
     c.tail = TailPlace::none;
     c.lse_base = base;
@@ -308,9 +372,9 @@ TEST_F(AttentionFaults, MG03_BothBasesThroughTheKernels) {
   }
 }
 
-TEST_F(AttentionFaults, MG04_MoreSplitsThanTiles) {
+TEST_P(AttentionFaults, MG04_MoreSplitsThanTiles) {
   for (const std::int32_t q_len : {1, 20}) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.prefix = {40};
     c.q_len = {q_len};
     for (const std::int32_t splits : {1, 2, 8, 64}) {
@@ -321,11 +385,12 @@ TEST_F(AttentionFaults, MG04_MoreSplitsThanTiles) {
   }
 }
 
-TEST_F(AttentionFaults, MG06_ScratchPastTwoBillionElementsAndOneByteLess) {
-  // 64 heads x 1,024 tokens x 257 pieces x 128 values are just over 2^31.
-  AttentionCase c = gqa_case();
-  c.heads = 64;
-  c.kv_heads = 8;
+TEST_P(AttentionFaults, MG06_ScratchPastTwoBillionElementsAndOneByteLess) {
+  // GQA: 64 heads x 1,024 tokens x 257 pieces x 128 values; MLA: 16 heads x 1,024 tokens x 257
+  // pieces x 512 values. Both are just over 2^31.
+  AttentionCase c = base_case();
+  c.heads = is_gqa() ? 64 : 16;
+  c.kv_heads = is_gqa() ? 8 : 1;
   c.prefix = {8'200, 8'200, 8'200, 8'200};
   c.q_len = {256, 256, 256, 256};
   c.padded_tokens = 0;
@@ -346,8 +411,8 @@ TEST_F(AttentionFaults, MG06_ScratchPastTwoBillionElementsAndOneByteLess) {
       InvalidArgument);
 }
 
-TEST_F(AttentionFaults, MG07_TheOutputIsTheSameWithoutLse) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, MG07_TheOutputIsTheSameWithoutLse) {
+  AttentionCase c = base_case();
   c.prefix = {5'000};
   c.q_len = {3};
   AttentionInputs with(c);
@@ -380,8 +445,8 @@ class Graph {
   cudaGraphExec_t exec_{nullptr};
 };
 
-TEST_F(AttentionFaults, GS05_AGraphForSixteenRequestsReplayedWithThree) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, GS05_AGraphForSixteenRequestsReplayedWithThree) {
+  AttentionCase c = base_case();
   c.prefix.assign(16, 500);
   c.q_len.assign(16, 4);
   c.mask = MaskKind::parents;
@@ -402,8 +467,8 @@ TEST_F(AttentionFaults, GS05_AGraphForSixteenRequestsReplayedWithThree) {
   EXPECT_EQ(test::compare_with_oracle(three, {device.out(), device.lse()}), "");
 }
 
-TEST_F(AttentionFaults, GS06_OneCaptureForLengthsOnEitherSideOfTileEdges) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, GS06_OneCaptureForLengthsOnEitherSideOfTileEdges) {
+  AttentionCase c = base_case();
   c.prefix = {512, 512, 512, 512};
   c.q_len = {1, 1, 1, 1};
   AttentionInputs inputs(c);
@@ -423,8 +488,8 @@ TEST_F(AttentionFaults, GS06_OneCaptureForLengthsOnEitherSideOfTileEdges) {
   }
 }
 
-TEST_F(AttentionFaults, GS07_PaddedRowsOfAGraphAreNeitherReadNorWritten) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, GS07_PaddedRowsOfAGraphAreNeitherReadNorWritten) {
+  AttentionCase c = base_case();
   c.prefix = {64, 3, 0, 200, 17};
   c.q_len = {1, 1, 1, 1, 1};
   c.padded_sequences = 3;
@@ -432,9 +497,9 @@ TEST_F(AttentionFaults, GS07_PaddedRowsOfAGraphAreNeitherReadNorWritten) {
   test::expect_right(c);
 }
 
-TEST_F(AttentionFaults, GS09_GraphEqualsEagerForEveryPageSize) {
+TEST_P(AttentionFaults, GS09_GraphEqualsEagerForEveryPageSize) {
   for (const std::int32_t page_size : {1, 16, 64}) {
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.page_size = page_size;
     c.prefix = {777, 64, 1};
     c.q_len = {5, 1, 30};
@@ -450,8 +515,8 @@ TEST_F(AttentionFaults, GS09_GraphEqualsEagerForEveryPageSize) {
   }
 }
 
-TEST_F(AttentionFaults, GraphEqualsEagerOverAThousandStepsOfGrowth) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, GraphEqualsEagerOverAThousandStepsOfGrowth) {
+  AttentionCase c = base_case();
   c.head_dim = 64;
   c.prefix = {2'100, 1'500, 1'101};
   c.q_len = {7, 7, 7};
@@ -485,8 +550,8 @@ TEST_F(AttentionFaults, GraphEqualsEagerOverAThousandStepsOfGrowth) {
   }
 }
 
-TEST_F(AttentionFaults, SP03_MaskRowsWiderThanTheLiveTrees) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, SP03_MaskRowsWiderThanTheLiveTrees) {
+  AttentionCase c = base_case();
   c.prefix = {11, 30};
   c.q_len = {7, 33};
   c.mask = MaskKind::words;
@@ -496,8 +561,8 @@ TEST_F(AttentionFaults, SP03_MaskRowsWiderThanTheLiveTrees) {
   EXPECT_TRUE(run_device(exact) == run_device(wide));
 }
 
-TEST_F(AttentionFaults, SP04_SiblingsWithEqualDepthDoNotSeeEachOther) {
-  AttentionCase c = gqa_case();
+TEST_P(AttentionFaults, SP04_SiblingsWithEqualDepthDoNotSeeEachOther) {
+  AttentionCase c = base_case();
   c.prefix = {100};
   c.q_len = {6};
   AttentionInputs inputs(c);
@@ -506,12 +571,12 @@ TEST_F(AttentionFaults, SP04_SiblingsWithEqualDepthDoNotSeeEachOther) {
   EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
 }
 
-TEST_F(AttentionFaults, BP02_EveryDeviceAndThread) {
+TEST_P(AttentionFaults, BP02_EveryDeviceAndThread) {
   int devices = 0;
   PACKSTONE_CUDA_CHECK(cudaGetDeviceCount(&devices));
   const auto check = [](int device) {
     PACKSTONE_CUDA_CHECK(cudaSetDevice(device));
-    AttentionCase c = gqa_case();
+    AttentionCase c = base_case();
     c.prefix = {3'000};
     test::expect_right(c);
   };
@@ -524,26 +589,33 @@ TEST_F(AttentionFaults, BP02_EveryDeviceAndThread) {
 }
 
 TEST(AttentionPolicy, BP01_SharedMemoryFitsTheDeviceOrThePlanFails) {
-  for (const std::int32_t head_dim : {64, 128, 256}) {
-    for (const std::int32_t q_len : {1, 65}) {
-      for (const int limit : {49'152, 101'376, 166'912, 232'448}) {
-        AttentionCase c = gqa_case();
-        c.head_dim = head_dim;
-        AttentionInputs inputs(c);
-        cuda::DeviceLimits device;
-        device.multiprocessors = 100;
-        device.compute_capability = 120;
-        device.shared_bytes_per_block = limit;
-        const PlanOptions options{
-            .bounds = {
-                .batch_max = 1, .tokens_max = q_len, .q_len_max = q_len, .length_max = 1'000}};
-        try {
-          const kernels::GqaPolicy policy = kernels::gqa_policy(inputs.params(), options, device);
-          EXPECT_LE(policy.shared_bytes(), limit);
-        } catch (const cuda::UnsupportedDevice& error) {
-          EXPECT_LT(limit, 101'376) << error.what();
-          EXPECT_NE(std::string(error.what()).find(std::to_string(limit)), std::string::npos)
-              << error.what();
+  for (const AttentionKind kind : {AttentionKind::gqa, AttentionKind::mla}) {
+    for (const std::int32_t head_dim : {64, 128, 256}) {
+      for (const std::int32_t q_len : {1, 65}) {
+        for (const int limit : {16'384, 49'152, 101'376, 166'912, 232'448}) {
+          AttentionCase c;
+          c.kind = kind;
+          c.head_dim = head_dim;
+          AttentionInputs inputs(c);
+          cuda::DeviceLimits device;
+          device.multiprocessors = 100;
+          device.compute_capability = 120;
+          device.shared_bytes_per_block = limit;
+          PlanOptions options;
+          options.bounds = {
+              .batch_max = 1, .tokens_max = q_len, .q_len_max = q_len, .length_max = 1'000};
+          try {
+            const VerifyParams params = inputs.params();
+            const std::int32_t bytes =
+                kind == AttentionKind::gqa
+                    ? kernels::gqa_policy(params, options, device).shared_bytes()
+                    : kernels::mla_policy(params, options, device).shared_bytes();
+            EXPECT_LE(bytes, limit);
+          } catch (const cuda::UnsupportedDevice& error) {
+            EXPECT_LT(limit, 101'376) << error.what();
+            EXPECT_NE(std::string(error.what()).find(std::to_string(limit)), std::string::npos)
+                << error.what();
+          }
         }
       }
     }
