@@ -78,7 +78,7 @@ int serve(const Arguments& arguments) {
               static_cast<long long>(c.steps), static_cast<double>(c.tokens_generated) / seconds);
   std::printf("drafts %lld, accepted %lld; rows moved %lld; pages moved %lld; preempted %lld\n",
               static_cast<long long>(c.drafts), static_cast<long long>(c.drafts_accepted),
-              static_cast<long long>(c.rows_moved), static_cast<long long>(c.pages_moved),
+              static_cast<long long>(c.rows_moved), static_cast<long long>(server.planner().moves),
               static_cast<long long>(c.preemptions));
   std::printf("prompt tokens found in the cache: %lld of %lld\n",
               static_cast<long long>(server.prefixes().counters().tokens_hit),

@@ -267,12 +267,11 @@ void Server::move_between_steps() {
   const packstone::MovePlan plan = packstone::plan_moves(
       manager_.snapshot(),
       {.objective = packstone::PlanObjective::straighten, .moves_max = options_.defrag_moves});
-  counters_.plans += 1;
+  planner_.add(plan);
   if (plan.moves.empty()) return;
   backend_.move_pages(plan.moves);
   manager_.apply(plan.moves, plan.patches, backend_.mark());
   prefixes_.remap(plan.moves);
-  counters_.pages_moved += std::ssize(plan.moves);
 }
 
 void Server::check() const {

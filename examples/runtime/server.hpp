@@ -10,6 +10,7 @@
 #include "model.hpp"
 
 #include <packstone/kv_manager.hpp>
+#include <packstone/metrics.hpp>
 #include <packstone/prefix_cache.hpp>
 #include <packstone/speculation.hpp>
 
@@ -49,8 +50,6 @@ struct ServerCounters {
   std::int64_t drafts{0};           ///< nodes guessed
   std::int64_t drafts_accepted{0};
   std::int64_t rows_moved{0};  ///< of commits
-  std::int64_t pages_moved{0};
-  std::int64_t plans{0};
   std::int64_t preemptions{0};
   double model_seconds{0};
   double commit_seconds{0};
@@ -68,6 +67,7 @@ class Server {
 
   [[nodiscard]] const packstone::KvManager& manager() const { return manager_; }
   [[nodiscard]] const packstone::PrefixCache& prefixes() const { return prefixes_; }
+  [[nodiscard]] const packstone::PlannerCounters& planner() const { return planner_; }
   [[nodiscard]] const ServerCounters& counters() const { return counters_; }
 
  private:
@@ -77,7 +77,7 @@ class Server {
     std::vector<Token> tokens{};  // prompt and generated; KV rows exist for the first length(seq)
     std::vector<packstone::PrefixLock> locks{};
     std::optional<Draft> draft{};  // of this step
-    bool whole{false};           // this step reads up to the last token
+    bool whole{false};             // this step reads up to the last token
   };
   struct Served {
     Request request;
@@ -108,6 +108,7 @@ class Server {
   std::vector<Served> served_;
   std::deque<std::size_t> waiting_;
   std::vector<Running> running_;
+  packstone::PlannerCounters planner_;
   ServerCounters counters_;
 };
 
