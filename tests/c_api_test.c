@@ -304,11 +304,161 @@ static void test_verify(void) {
   CHECK(packstone_reference_merge(NULL, NULL, 0, 1, 1, NULL, NULL) == PACKSTONE_INVALID_ARGUMENT);
 }
 
+static void test_plan(void) {
+  packstone_manager* manager = new_manager(33, 1, "fifo");
+  packstone_plan_options options = {.size = sizeof options, .objective = PACKSTONE_FRONTIER};
+  packstone_plan_summary summary = {.size = sizeof summary};
+  packstone_plan* plan = NULL;
+  packstone_seq kept = 0;
+  packstone_seq gone = 0;
+  packstone_page_move moves[8];
+  packstone_table_patch patches[8];
+  packstone_read_weight weight = {0, 3};
+  int32_t held[1] = {1};
+  size_t count = 0;
+  int64_t freed = 0;
+  CHECK(packstone_manager_open(manager, NULL, &gone) == PACKSTONE_OK);
+  CHECK(packstone_manager_append(manager, gone, 6) == PACKSTONE_OK);
+  CHECK(packstone_manager_open(manager, NULL, &kept) == PACKSTONE_OK);
+  CHECK(packstone_manager_append(manager, kept, 4) == PACKSTONE_OK);
+  CHECK(packstone_manager_finish(manager, gone) == PACKSTONE_OK);
+  weight.seq = kept;
+  options.weights = &weight;
+  options.weight_count = 1;
+  options.held = held;
+  options.held_count = 1;
+  CHECK(packstone_manager_plan(manager, &options, &plan) == PACKSTONE_OK);
+  CHECK(packstone_plan_summarize(plan, &summary) == PACKSTONE_OK);
+  CHECK(summary.moves == 4 && summary.patches == 4);
+  CHECK(summary.frontier_before == 10 && summary.frontier_after == 5);
+  CHECK(strcmp(summary.reason, "planned") == 0);
+  CHECK(packstone_plan_moves(plan, moves, 3, &count) == PACKSTONE_BUFFER_TOO_SMALL && count == 4);
+  CHECK(packstone_plan_moves(plan, moves, 8, &count) == PACKSTONE_OK && count == 4);
+  CHECK(moves[0].from == 7 && moves[0].to == 2);
+  CHECK(packstone_plan_patches(plan, patches, 8, &count) == PACKSTONE_OK && count == 4);
+  CHECK(patches[3].seq == kept && patches[3].index == 3 && patches[3].move.to == 5);
+  CHECK(packstone_manager_apply_plan(manager, plan, 1) == PACKSTONE_OK);
+  CHECK(packstone_manager_apply_plan(manager, plan, 1) == PACKSTONE_PAGE_ERROR);
+  CHECK(packstone_manager_reclaim(manager, 1, &freed) == PACKSTONE_OK && freed == 4);
+  CHECK(packstone_manager_check(manager, NULL, 0) == PACKSTONE_OK);
+  packstone_plan_destroy(plan);
+  options.objective = 9;
+  CHECK(packstone_manager_plan(manager, &options, &plan) == PACKSTONE_INVALID_ARGUMENT);
+  packstone_plan_destroy(NULL);
+  packstone_manager_destroy(manager);
+}
+
+static void test_draft(void) {
+  packstone_manager* manager = new_manager(33, 4, "fifo");
+  packstone_draft_request request = {0, 4};
+  packstone_draft_commit commit = {.size = sizeof commit};
+  packstone_tree* tree = NULL;
+  packstone_seq seq = 0;
+  packstone_slot_move moves[4];
+  const int32_t parents[4] = {-1, 0, 0, 2};
+  const int32_t path[3] = {0, 2, 3};
+  const int32_t no_path[2] = {0, 3};
+  const int32_t no_tree[2] = {-1, 1};
+  int64_t positions[4];
+  uint64_t words[4];
+  int64_t slot = 0;
+  size_t count = 0;
+  CHECK(packstone_tree_create(no_tree, 2, &tree) == PACKSTONE_TREE_ERROR);
+  CHECK(last_error().node == 1);
+  CHECK(packstone_tree_create(parents, 4, &tree) == PACKSTONE_OK);
+  CHECK(packstone_tree_positions(tree, 10, positions, 3) == PACKSTONE_BUFFER_TOO_SMALL);
+  CHECK(packstone_tree_positions(tree, 10, positions, 4) == PACKSTONE_OK);
+  CHECK(positions[0] == 10 && positions[1] == 11 && positions[2] == 11 && positions[3] == 12);
+  CHECK(packstone_tree_mask(tree, words, 0) == PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_tree_mask(tree, words, 1) == PACKSTONE_OK);
+  CHECK(words[0] == 1 && words[1] == 3 && words[2] == 5 && words[3] == 13);
+
+  CHECK(packstone_manager_open(manager, NULL, &seq) == PACKSTONE_OK);
+  CHECK(packstone_manager_append(manager, seq, 6) == PACKSTONE_OK);
+  request.seq = seq;
+  CHECK(packstone_manager_draft(manager, &request, 1) == PACKSTONE_OK);
+  CHECK(packstone_manager_draft_slot(manager, seq, 0, &slot) == PACKSTONE_OK && slot == 10);
+  CHECK(packstone_manager_draft_slot(manager, seq, 99, &slot) == PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_manager_accept(manager, PACKSTONE_TREE_FRONT, seq, tree, path, 3, moves, 2,
+                                 &count, &commit) == PACKSTONE_BUFFER_TOO_SMALL);
+  CHECK(packstone_manager_accept(manager, PACKSTONE_TREE_FRONT, seq, tree, no_path, 2, moves, 4,
+                                 &count, &commit) == PACKSTONE_TREE_ERROR);
+  CHECK(packstone_manager_accept(manager, 5, seq, tree, path, 3, moves, 4, &count, &commit) ==
+        PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_manager_accept(manager, PACKSTONE_TREE_FRONT, seq, tree, path, 3, moves, 4,
+                                 &count, &commit) == PACKSTONE_OK);
+  CHECK(count == 2 && moves[0].from == 12 && moves[0].to == 11);
+  CHECK(moves[1].from == 13 && moves[1].to == 12);
+  CHECK(commit.length == 9 && commit.tail == 12 && commit.released == 0);
+  CHECK(packstone_manager_check(manager, NULL, 0) == PACKSTONE_OK);
+  packstone_tree_destroy(tree);
+  packstone_tree_destroy(NULL);
+  packstone_manager_destroy(manager);
+}
+
+static void test_prefix_cache(void) {
+  packstone_manager* manager = new_manager(17, 2, "fifo");
+  packstone_prefix_cache* cache = NULL;
+  packstone_prefix_options options = {.size = sizeof options, .seed = 3};
+  packstone_prefix_statistics statistics = {.size = sizeof statistics};
+  const int64_t ids[5] = {11, 12, 13, 14, 15};
+  packstone_prefix_key key = {.size = sizeof key, .ids = ids, .id_count = 5};
+  packstone_page_move move = {1, 9};
+  packstone_seq seq = 0;
+  int32_t pages[8];
+  uint64_t inserted = 0;
+  uint64_t matched = 0;
+  int64_t stored = 0;
+  int64_t freed = 0;
+  size_t count = 0;
+  CHECK(packstone_prefix_cache_create(manager, &options, &cache) == PACKSTONE_OK);
+  CHECK(packstone_manager_open(manager, NULL, &seq) == PACKSTONE_OK);
+  CHECK(packstone_manager_append(manager, seq, 5) == PACKSTONE_OK);
+  CHECK(packstone_manager_table(manager, seq, pages, 8, &count) == PACKSTONE_OK && count == 3);
+  CHECK(packstone_prefix_cache_insert(cache, &key, pages, 1, 0, NULL, &inserted) ==
+        PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_prefix_cache_insert(cache, &key, pages, 3, 0, &stored, &inserted) ==
+        PACKSTONE_OK);
+  CHECK(stored == 2);
+  CHECK(packstone_prefix_cache_match(cache, &key, 1, pages, 1, &count, &matched) ==
+        PACKSTONE_BUFFER_TOO_SMALL);
+  CHECK(count == 2);
+  CHECK(packstone_prefix_cache_match(cache, &key, 1, pages, 8, &count, &matched) == PACKSTONE_OK);
+  CHECK(count == 2 && pages[0] == 1 && pages[1] == 2);
+  key.salt = 1;
+  CHECK(packstone_prefix_cache_match(cache, &key, 1, pages, 8, &count, &inserted) == PACKSTONE_OK);
+  CHECK(count == 0);
+  CHECK(packstone_prefix_cache_unlock(cache, 12345) == PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_prefix_cache_unlock(cache, matched) == PACKSTONE_OK);
+  CHECK(packstone_prefix_cache_held(cache, pages, 8, &count) == PACKSTONE_OK && count == 2);
+  CHECK(packstone_manager_check(manager, pages, count) == PACKSTONE_OK);
+  CHECK(packstone_prefix_cache_statistics(cache, &statistics) == PACKSTONE_OK);
+  CHECK(statistics.pages == 2 && statistics.lookups_hit == 1 && statistics.evictable == 0);
+  CHECK(packstone_prefix_cache_evict(cache, 8, &freed) == PACKSTONE_OK && freed == 0);
+  CHECK(packstone_manager_finish(manager, seq) == PACKSTONE_OK);
+  {
+    /* The cache's page moves with a plan of nobody's table. */
+    CHECK(packstone_manager_apply(manager, &move, 1, NULL, 0, 1) == PACKSTONE_OK);
+    CHECK(packstone_prefix_cache_remap(cache, &move, 1) == PACKSTONE_OK);
+    CHECK(packstone_prefix_cache_held(cache, pages, 8, &count) == PACKSTONE_OK);
+    CHECK(count == 2 && pages[0] == 2 && pages[1] == 9);
+    CHECK(packstone_manager_reclaim(manager, 1, NULL) == PACKSTONE_OK);
+  }
+  packstone_prefix_cache_destroy(cache);
+  packstone_prefix_cache_destroy(NULL);
+  CHECK(statistics_of(manager).live == 0);
+  CHECK(packstone_manager_check(manager, NULL, 0) == PACKSTONE_OK);
+  packstone_manager_destroy(manager);
+}
+
 int main(void) {
   test_border();
   test_allocator();
   test_sequences();
   test_checkpoint();
+  test_plan();
+  test_draft();
+  test_prefix_cache();
   test_verify();
   if (failures == 0) printf("c_api_test: every check holds\n");
   return failures == 0 ? 0 : 1;

@@ -255,6 +255,162 @@ PACKSTONE_API packstone_status packstone_manager_restore(packstone_manager* mana
                                                          const packstone_checkpoint* checkpoint);
 PACKSTONE_API void packstone_checkpoint_destroy(packstone_checkpoint* checkpoint);
 
+/* ---- planner (move_plan.hpp) ---- */
+
+typedef struct packstone_plan packstone_plan;
+
+enum { PACKSTONE_FRONTIER = 0, PACKSTONE_STRAIGHTEN = 1, PACKSTONE_GRANULES = 2 };
+
+typedef struct packstone_read_weight {
+  packstone_seq seq;
+  int64_t weight;
+} packstone_read_weight;
+
+/** Zeros are the defaults of PlanOptions, but for objective and steps. */
+typedef struct packstone_plan_options {
+  size_t size;
+  int32_t objective;
+  int32_t running; /* as the last plan's summary says */
+  int64_t moves_max, bytes_max, bytes_per_page, keep_free, run_target;
+  int64_t granule_bytes, granule_page_bytes;
+  int64_t page_copy_ps, break_read_ps, steps_left;
+  int64_t start_permille, stop_permille;
+  const int32_t* held; /* [held_count] pages neither moved nor moved to */
+  size_t held_count;
+  const packstone_read_weight* weights; /* [weight_count] */
+  size_t weight_count;
+} packstone_plan_options;
+
+typedef struct packstone_plan_summary {
+  size_t size;
+  int64_t moves, patches;
+  int64_t runs_before, runs_after, frontier_before, frontier_after, granules_emptied;
+  int64_t bytes, cost_ps, gain_ps, break_even_steps, lower_bound, fragmentation_permille;
+  int32_t running;
+  const char* reason; /* why there are no moves; a constant */
+} packstone_plan_summary;
+
+PACKSTONE_API packstone_status packstone_manager_plan(const packstone_manager* manager,
+                                                      const packstone_plan_options* options,
+                                                      packstone_plan** out);
+PACKSTONE_API void packstone_plan_destroy(packstone_plan* plan);
+PACKSTONE_API packstone_status packstone_plan_summarize(const packstone_plan* plan,
+                                                        packstone_plan_summary* out);
+PACKSTONE_API packstone_status packstone_plan_moves(const packstone_plan* plan,
+                                                    packstone_page_move* moves, size_t capacity,
+                                                    size_t* count);
+PACKSTONE_API packstone_status packstone_plan_patches(const packstone_plan* plan,
+                                                      packstone_table_patch* patches,
+                                                      size_t capacity, size_t* count);
+/** packstone_manager_apply of the plan's moves and patches. */
+PACKSTONE_API packstone_status packstone_manager_apply_plan(packstone_manager* manager,
+                                                            const packstone_plan* plan,
+                                                            uint64_t epoch);
+
+/* ---- draft trees (draft_tree.hpp, speculation.hpp) ---- */
+
+typedef struct packstone_tree packstone_tree;
+
+enum { PACKSTONE_ROLLBACK = 0, PACKSTONE_RESERVE_TAIL = 1, PACKSTONE_TREE_FRONT = 2 };
+
+typedef struct packstone_draft_request {
+  packstone_seq seq;
+  int64_t nodes;
+} packstone_draft_request;
+
+typedef struct packstone_draft_commit {
+  size_t size;
+  int64_t length;   /* of the sequence now */
+  int64_t tail;     /* slot of its last token, or -1 */
+  int64_t released; /* pages that left the table */
+} packstone_draft_commit;
+
+/** @param parents  [nodes], -1 for the root, else a node before. At most 256 nodes. */
+PACKSTONE_API packstone_status packstone_tree_create(const int32_t* parents, size_t nodes,
+                                                     packstone_tree** out);
+PACKSTONE_API void packstone_tree_destroy(packstone_tree* tree);
+/** @param positions  [nodes]: prefix + depth. */
+PACKSTONE_API packstone_status packstone_tree_positions(const packstone_tree* tree, int64_t prefix,
+                                                        int64_t* positions, size_t count);
+/** @param words  [nodes, stride], stride >= ceil(nodes / 64): the layout of mask words. */
+PACKSTONE_API packstone_status packstone_tree_mask(const packstone_tree* tree, uint64_t* words,
+                                                   int64_t stride);
+/** Room for the nodes of every sequence, or of none. */
+PACKSTONE_API packstone_status packstone_manager_draft(packstone_manager* manager,
+                                                       const packstone_draft_request* batch,
+                                                       size_t count);
+/** Where node `node` of the sequence's drafts is written. */
+PACKSTONE_API packstone_status packstone_manager_draft_slot(const packstone_manager* manager,
+                                                            packstone_seq seq, int64_t node,
+                                                            int64_t* slot);
+/** Commits the path [path_count] of nodes from the root on. Rows to copy, in this order, go to
+ * moves, which must have room for path_count. */
+PACKSTONE_API packstone_status packstone_manager_accept(packstone_manager* manager, int32_t mode,
+                                                        packstone_seq seq,
+                                                        const packstone_tree* tree,
+                                                        const int32_t* path, size_t path_count,
+                                                        packstone_slot_move* moves, size_t capacity,
+                                                        size_t* count, packstone_draft_commit* out);
+
+/* ---- prefix sharing (prefix_cache.hpp) ---- */
+
+typedef struct packstone_prefix_cache packstone_prefix_cache;
+
+typedef struct packstone_prefix_options {
+  size_t size;
+  int64_t id_tokens; /* tokens that one id stands for; 0: 1 */
+  uint64_t seed;
+} packstone_prefix_options;
+
+typedef struct packstone_prefix_key {
+  size_t size;
+  const int64_t* ids; /* [id_count] */
+  size_t id_count;
+  int64_t tokens; /* 0: all of them */
+  uint64_t adapter, salt;
+} packstone_prefix_key;
+
+typedef struct packstone_prefix_statistics {
+  size_t size;
+  int64_t pages, evictable, lookups, lookups_hit, tokens_asked, tokens_hit, pages_stored;
+  int64_t pages_evicted;
+} packstone_prefix_statistics;
+
+/** The manager must outlive the cache. `options` may be NULL. */
+PACKSTONE_API packstone_status
+packstone_prefix_cache_create(packstone_manager* manager, const packstone_prefix_options* options,
+                              packstone_prefix_cache** out);
+/** Gives back the references that the cache holds. */
+PACKSTONE_API void packstone_prefix_cache_destroy(packstone_prefix_cache* cache);
+/** The longest cached prefix that leaves tokens_left tokens to compute; locked until unlocked.
+ * pages must have room for the full pages of the key. */
+PACKSTONE_API packstone_status packstone_prefix_cache_match(packstone_prefix_cache* cache,
+                                                            const packstone_prefix_key* key,
+                                                            int64_t tokens_left, int32_t* pages,
+                                                            size_t capacity, size_t* count,
+                                                            uint64_t* lock);
+/** Stores the full pages of the key, from the table of a sequence. `stored` may be NULL. */
+PACKSTONE_API packstone_status packstone_prefix_cache_insert(packstone_prefix_cache* cache,
+                                                             const packstone_prefix_key* key,
+                                                             const int32_t* pages, size_t count,
+                                                             int32_t priority, int64_t* stored,
+                                                             uint64_t* lock);
+PACKSTONE_API packstone_status packstone_prefix_cache_unlock(packstone_prefix_cache* cache,
+                                                             uint64_t lock);
+/** Frees up to `pages` pages; `freed` may be NULL. */
+PACKSTONE_API packstone_status packstone_prefix_cache_evict(packstone_prefix_cache* cache,
+                                                            int64_t pages, int64_t* freed);
+/** Tells the cache of moves that were applied. */
+PACKSTONE_API packstone_status packstone_prefix_cache_remap(packstone_prefix_cache* cache,
+                                                            const packstone_page_move* moves,
+                                                            size_t count);
+/** What packstone_manager_check takes. */
+PACKSTONE_API packstone_status packstone_prefix_cache_held(const packstone_prefix_cache* cache,
+                                                           int32_t* pages, size_t capacity,
+                                                           size_t* count);
+PACKSTONE_API packstone_status packstone_prefix_cache_statistics(
+    const packstone_prefix_cache* cache, packstone_prefix_statistics* out);
+
 /* ---- attention on the CPU (reference_verify.hpp) ---- */
 
 typedef struct packstone_rows {

@@ -2,8 +2,6 @@
 #include "border.hpp"
 #include "handles.hpp"
 
-#include <limits>
-
 using namespace packstone;
 using namespace packstone::c_api;
 
