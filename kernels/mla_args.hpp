@@ -64,7 +64,7 @@ struct MlaPolicy {
     return few() ? 2 * kSlices * 512 : 2 * kSlices * kSlices * 512;
   }
   /// Weights, row factors, barriers, row numbers of tiles to come, and cursors.
-  [[nodiscard]] constexpr std::int32_t small_bytes() const { return 3840; }
+  [[nodiscard]] constexpr std::int32_t small_bytes() const { return few() ? 3840 : 5888; }
   [[nodiscard]] constexpr std::int32_t shared_bytes() const {
     return ring_bytes() + exchange_bytes() + small_bytes();
   }
@@ -78,12 +78,25 @@ static_assert(MlaPolicy{KvType::bf16, MlaShape::many_rows}.shared_bytes() <= kMl
 static_assert(MlaPolicy{KvType::e4m3_tile, MlaShape::many_rows}.shared_bytes() <=
               kMlaSharedBytesMax);
 
+/// A segment that several blocks share: partial i of its `count` is at first + i * step, but
+/// partial 0 at `head`.
+struct MlaCut {
+  std::int32_t line;
+  std::int32_t segment;
+  std::int32_t count;  ///< below 2: nothing to merge
+  std::int64_t head;
+  std::int64_t first;
+  std::int64_t step;
+};
+
 /// The schedule, written by the schedule kernel and read by the others.
 struct MlaSchedule {
   std::int64_t*
       tiles_before;  ///< [lines + 1] tiles of the segments of earlier lines, and the total
   std::int64_t* parts_before;   ///< [lines + 1] partials of earlier lines; only with fixed pieces
   std::int32_t* line_sequence;  ///< [lines] with sparse lists: sequence of a query token, or -1
+  MlaCut* cuts;                 ///< [workers] cut segments, without fixed pieces
+  std::int32_t* cut_count;      ///< [1]
   std::uint64_t* words;         ///< [tokens_max, words_stride] ancestor words made of parents
   std::int32_t words_stride;    ///< words
   std::int32_t lines;    ///< sequences, or query tokens with sparse lists (each has its own tokens)
@@ -102,11 +115,12 @@ constexpr bool mla_has_fixed_pieces(const MlaSchedule& schedule) {
 struct MlaArgs {
   VerifyParams params;
   MlaSchedule schedule;
-  std::int32_t rows;   ///< of a segment, at most MlaPolicy::rows()
-  bool rope_apart;     ///< some rope part is not in the row of its latent part
-  float score_scale;   ///< of dot products: to base 2 or, with a cap, to the argument of tanh
-  float* partial_out;  ///< [parts, rows, 512], normalised
-  float* partial_lse;  ///< [parts, rows], base 2
+  std::int32_t rows;        ///< of a segment, at most MlaPolicy::rows()
+  std::int32_t page_shift;  ///< page_size is 2 to this; -1: no power of two
+  bool rope_apart;          ///< some rope part is not in the row of its latent part
+  float score_scale;        ///< of dot products: to base 2 or, with a cap, to the argument of tanh
+  float* partial_out;       ///< [parts, rows, 512], normalised
+  float* partial_lse;       ///< [parts, rows], base 2
 };
 
 }  // namespace packstone::kernels

@@ -11,50 +11,15 @@ constexpr int kColumns = kMlaLatentDim / 4;  ///< threads of a row, 4 values eac
 constexpr int kGroups = 4;
 constexpr int kThreads = kGroups * kColumns;
 
-/// A cut segment: partial i of its `count` is at first + i * step, but partial 0 at `head`.
-struct CutSegment {
-  mla::Line line;
-  std::int32_t segment;
-  std::int32_t count;  ///< 0: nothing to merge
-  std::int64_t head;
-  std::int64_t first;
-  std::int64_t step;
-};
-
-/// The segment that begins in the share of worker `id` and ends in another's.
-__device__ CutSegment cut_by_share(const MlaArgs& args, std::int64_t id, int rows,
-                                   int tile_tokens) {
-  const MlaSchedule& schedule = args.schedule;
-  CutSegment cut{};
-  const std::int64_t total = schedule.tiles_before[schedule.lines];
-  const std::int64_t share = mla::share_of(schedule, total);
-  const std::int64_t end = (id + 1) * share;
-  if (end >= total) return cut;
-  const mla::Cursor cursor = mla::place_cursor(args, end, total, rows, tile_tokens);
-  // A segment that starts just here is not cut; one that began before this share belongs to an
-  // earlier worker.
-  if (cursor.tile == 0 || cursor.tile > share) return cut;
-  const std::int64_t segment_end = end - cursor.tile + cursor.line.tiles;
-  cut.line = cursor.line;
-  cut.segment = cursor.segment;
-  cut.count = static_cast<std::int32_t>((segment_end - 1) / share - id) + 1;
-  cut.head = 2 * id + 1;
-  cut.first = 2 * id;
-  cut.step = 2;
-  return cut;
-}
-
 /// The segment whose first partial is `part`.
-__device__ CutSegment cut_by_piece(const MlaArgs& args, std::int64_t part, int rows,
-                                   int tile_tokens) {
+__device__ MlaCut cut_by_piece(const MlaArgs& args, std::int64_t part) {
   const MlaSchedule& schedule = args.schedule;
-  CutSegment cut{};
-  if (part >= schedule.parts_before[schedule.lines]) return cut;
-  const std::int32_t index = mla::find_line(schedule.parts_before, schedule.lines, part);
-  cut.line = mla::load_line(args, index, rows, tile_tokens);
-  const std::int32_t piece = mla::piece_tiles_of(schedule, cut.line.tiles);
-  const std::int32_t pieces = (cut.line.tiles + piece - 1) / piece;
-  const std::int64_t local = part - schedule.parts_before[index];
+  MlaCut cut{};
+  cut.line = mla::find_line(schedule.parts_before, schedule.lines, part);
+  const mla::Line line = mla::load_line(args, cut.line, args.rows, MlaPolicy::kTile);
+  const std::int32_t piece = mla::piece_tiles_of(schedule, line.tiles);
+  const std::int32_t pieces = (line.tiles + piece - 1) / piece;
+  const std::int64_t local = part - schedule.parts_before[cut.line];
   if (local % pieces != 0) return cut;
   cut.segment = static_cast<std::int32_t>(local / pieces);
   cut.count = pieces;
@@ -65,7 +30,7 @@ __device__ CutSegment cut_by_piece(const MlaArgs& args, std::int64_t part, int r
 
 /// One row of a cut segment: a quarter of the block each takes every fourth partial, and the first
 /// adds up.
-__device__ void merge_row(const MlaArgs& args, const CutSegment& cut, int row) {
+__device__ void merge_row(const MlaArgs& args, const MlaCut& cut, const mla::Line& line, int row) {
   __shared__ float4 sums[kGroups][kColumns];
   __shared__ float totals[kGroups];
   const unsigned lane = threadIdx.x & 31U;
@@ -101,7 +66,7 @@ __device__ void merge_row(const MlaArgs& args, const CutSegment& cut, int row) {
 
   if (group == 0) {
     const VerifyParams& p = args.params;
-    const std::int64_t token = cut.line.query + cut.line.node + row / p.heads;
+    const std::int64_t token = line.query + line.node + row / p.heads;
     const std::int64_t head = row % p.heads;
     const float all = totals[0] + totals[1] + totals[2] + totals[3];
     const float scale = all == 0.0F ? 0.0F : 1.0F / all;
@@ -132,33 +97,40 @@ __device__ void merge_row(const MlaArgs& args, const CutSegment& cut, int row) {
   __syncthreads();
 }
 
-/// blockIdx.x walks the cuts, blockIdx.y the rows of a segment.
-__global__ void __launch_bounds__(kThreads)
-    combine_kernel(const __grid_constant__ MlaArgs args, std::int64_t cuts) {
-  const bool fixed = mla_has_fixed_pieces(args.schedule);
-  const std::int64_t live = fixed ? args.schedule.parts_before[args.schedule.lines] : cuts;
-  for (std::int64_t i = blockIdx.x; i < live; i += gridDim.x) {
-    const CutSegment cut = fixed ? cut_by_piece(args, i, args.rows, MlaPolicy::kTile)
-                                 : cut_by_share(args, i, args.rows, MlaPolicy::kTile);
-    if (cut.count < 2) continue;
-    for (int row = static_cast<int>(blockIdx.y); row < args.rows;
-         row += static_cast<int>(gridDim.y)) {
-      const std::int32_t line_row = cut.segment * args.rows + row;
-      if (line_row < cut.line.nodes * args.params.heads) merge_row(args, cut, line_row);
-    }
+__device__ void merge_cut(const MlaArgs& args, const MlaCut& cut, int row) {
+  if (cut.count < 2) return;
+  const mla::Line line = mla::load_line(args, cut.line, args.rows, MlaPolicy::kTile);
+  const std::int32_t line_row = cut.segment * args.rows + row;
+  if (line_row < line.nodes * args.params.heads) merge_row(args, cut, line, line_row);
+}
+
+/// Rows of cut segments, one after the other; with fixed pieces, blockIdx.y is the row.
+__global__ void __launch_bounds__(kThreads, 2)
+    combine_kernel(const __grid_constant__ MlaArgs args) {
+  const MlaSchedule& schedule = args.schedule;
+  if (mla_has_fixed_pieces(schedule)) {
+    const std::int64_t parts = schedule.parts_before[schedule.lines];
+    for (std::int64_t i = blockIdx.x; i < parts; i += gridDim.x)
+      merge_cut(args, cut_by_piece(args, i), static_cast<int>(blockIdx.y));
+    return;
   }
+  const int items = *schedule.cut_count * args.rows;
+  for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x))
+    merge_cut(args, schedule.cuts[i / args.rows], i % args.rows);
 }
 
 }  // namespace
 
 cudaError_t launch_mla_combine(const MlaArgs& args, std::int64_t parts_max, cudaStream_t stream) {
   constexpr std::int64_t kGridMax = 4096;
-  constexpr int kRowBlocks = 16;
-  const std::int64_t cuts = mla_has_fixed_pieces(args.schedule) ? parts_max : args.schedule.workers;
-  if (cuts < 2) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(cuts < kGridMax ? cuts : kGridMax),
-                  static_cast<unsigned>(args.rows < kRowBlocks ? args.rows : kRowBlocks));
-  combine_kernel<<<grid, kThreads, 0, stream>>>(args, cuts);
+  constexpr unsigned kBlocksPerWorker = 4;
+  dim3 grid(kBlocksPerWorker * static_cast<unsigned>(args.schedule.workers));
+  if (mla_has_fixed_pieces(args.schedule)) {
+    if (parts_max < 2) return cudaSuccess;
+    grid = dim3(static_cast<unsigned>(parts_max < kGridMax ? parts_max : kGridMax),
+                static_cast<unsigned>(args.rows));
+  }
+  combine_kernel<<<grid, kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

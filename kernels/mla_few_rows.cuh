@@ -27,10 +27,8 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   using Base::kStages;
   using Base::kTile;
   using Base::kTileScales;
-  using Base::lane_;
   using Base::tile_;
   using Base::tile_end_;
-  using Base::warp_;
   using typename Base::Math;
 
  public:
@@ -38,8 +36,8 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
 
   __device__ void run() {
     if (!this->begin_share()) return;
-    if (warp_ >= MlaPolicy::kMathThreads / 32) {
-      copy_tiles(warp_ - MlaPolicy::kMathThreads / 32);
+    if (this->warp() >= MlaPolicy::kMathThreads / 32) {
+      copy_tiles(this->warp() - MlaPolicy::kMathThreads / 32);
       return;
     }
     do {
@@ -52,32 +50,34 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   /// while the tile before is copied.
   __device__ void copy_tiles(std::uint32_t first) {
     Cursor& at = this->ahead(first);
-    if (lane_ == 0) {
+    if (this->lane() == 0) {
       at = this->now();
       this->step_ahead(at, first);
     }
     __syncwarp();
-    const std::uint32_t tiles = this->tiles();
+    const std::uint32_t tiles = this->tiles_of_share();
     if (first >= tiles) return;
     PendingRow row = this->find_rows(at, MlaPolicy::kCopyWarps);
     for (std::uint32_t tile = first; tile < tiles; tile += MlaPolicy::kCopyWarps) {
-      const RowCode code = encode(args_, row);
+      const RowPlace place = place_of<type>(args_, row);
       if (tile + MlaPolicy::kCopyWarps < tiles) row = this->find_rows(at, MlaPolicy::kCopyWarps);
       if (tile >= kStages) barrier_wait(this->empty(tile), Base::parity(tile) ^ 1U);
-      copy_rows<type, kTile>(args_, code, 0, this->stage(tile), this->full(tile));
+      copy_rows<type, kTile>(args_, place, 0, this->stage(tile), this->full(tile));
     }
     // A block must not end while copies into its memory are on their way; the others wait for them.
   }
 
-  __device__ std::uint32_t part() const { return warp_ >> 2U; }  ///< half of the head dimension
-  __device__ std::uint32_t octet() const { return warp_ & 3U; }  ///< 8 tokens of a step
+  __device__ std::uint32_t part() const {
+    return this->warp() >> 2U;
+  }  ///< half of the head dimension
+  __device__ std::uint32_t octet() const { return this->warp() & 3U; }  ///< 8 tokens of a step
   __device__ std::uint32_t slice(int k) const { return 2U * part() + (k >= 9 ? 1U : 0U); }
 
   __device__ void run_piece() {
     this->start_piece();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const char* row = this->query_of(static_cast<std::int32_t>(8 * half + (lane_ >> 2U)));
+      const char* row = this->query_of(static_cast<std::int32_t>(8 * half + (this->lane() >> 2U)));
 #pragma unroll
       for (int k = 0; k < 18; ++k) this->load_query(query_[k], row, half, k % 9, slice(k));
     }
@@ -109,7 +109,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
       this->sync_math();
       attend(bad, two);
       __syncwarp();
-      if (lane_ == 0) {
+      if (this->lane() == 0) {
         barrier_arrive(this->empty(at_));
         if (two) barrier_arrive(this->empty(at_ + 1));
       }
@@ -133,7 +133,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
       }
       score_latent(tokens, h, slice, s);
       if constexpr (kTileScales) {
-        const std::uint32_t token = 8U * (octet() & 1U) + 2U * (lane_ & 3U);
+        const std::uint32_t token = 8U * (octet() & 1U) + 2U * (this->lane() & 3U);
         const float scale0 = this->tile_scale(stage, token, slice);
         const float scale1 = this->tile_scale(stage, token + 1U, slice);
 #pragma unroll
@@ -153,7 +153,8 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   __device__ void score_latent(std::uint32_t tokens, int h, std::uint32_t slice, float (&s)[3][4]) {
     std::uint32_t b[4];
     if constexpr (kEightBit) {
-      const std::uint32_t row = tokens + (lane_ >> 2U) * kPitch + 128U * slice + 16U * (lane_ & 3U);
+      const std::uint32_t row =
+          tokens + (this->lane() >> 2U) * kPitch + 128U * slice + 16U * (this->lane() & 3U);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         load_shared_16(b, row + 64U * static_cast<std::uint32_t>(i));
@@ -164,7 +165,8 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
         }
       }
     } else {
-      const std::uint32_t row = tokens + (lane_ & 7U) * kPitch + 256U * slice + 16U * (lane_ >> 3U);
+      const std::uint32_t row =
+          tokens + (this->lane() & 7U) * kPitch + 256U * slice + 16U * (this->lane() >> 3U);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         load_matrices(b, row + 64U * static_cast<std::uint32_t>(i));
@@ -183,15 +185,15 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
         std::uint32_t bytes;
         asm volatile("ld.shared.u32 %0, [%1];"
                      : "=r"(bytes)
-                     : "r"(tokens + (lane_ >> 2U) * kPitch + kRopeAt + 16U * (2U * part() + h) +
-                           4U * (lane_ & 3U))
+                     : "r"(tokens + (this->lane() >> 2U) * kPitch + kRopeAt +
+                           16U * (2U * part() + h) + 4U * (this->lane() & 3U))
                      : "memory");
         b[2 * h] = widen_e4m3(bytes & 0xFFFFU);
         b[2 * h + 1] = widen_e4m3(bytes >> 16U);
       }
     } else {
-      load_matrices(b,
-                    tokens + (lane_ & 7U) * kPitch + kRopeAt + 64U * part() + 16U * (lane_ >> 3U));
+      load_matrices(b, tokens + (this->lane() & 7U) * kPitch + kRopeAt + 64U * part() +
+                           16U * (this->lane() >> 3U));
       if constexpr (kTileScales) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) b[j] = bf16_to_fp16(b[j]);
@@ -202,7 +204,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   }
 
   __device__ std::uint32_t exchange_at() const {
-    return this->exchange() + 16U * lane_;
+    return this->exchange() + 16U * this->lane();
   }
 
   /// The softmax step and the product with V for the current step.
@@ -262,15 +264,15 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   __device__ void mask_step(float (&s)[4][4], std::uint32_t bad, bool two) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const auto row = static_cast<std::int32_t>(8 * half + (lane_ >> 2U));
+      const auto row = static_cast<std::int32_t>(8 * half + (this->lane() >> 2U));
       std::uint32_t seen = this->masked(tile_) ? this->seen(tile_, row) & 0xFFFFU : 0xFFFFU;
       if (two) seen |= this->seen(tile_ + 1, row) << 16U;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const std::uint32_t token = 8U * static_cast<std::uint32_t>(n) + 2U * (lane_ & 3U) +
-                                      static_cast<std::uint32_t>(j);
+          const std::uint32_t token = 8U * static_cast<std::uint32_t>(n) +
+                                      2U * (this->lane() & 3U) + static_cast<std::uint32_t>(j);
           float& score = s[n][2 * half + j];
           if ((seen >> token & 1U) == 0) {
             score = -INFINITY;
@@ -286,7 +288,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   __device__ void accumulate(std::uint32_t stage, std::uint32_t (&weights)[4], float factor0,
                              float factor1) {
     if constexpr (kTileScales) {
-      const float unit = this->scale_weights(weights, stage, warp_ >> 1U);
+      const float unit = this->scale_weights(weights, stage, this->warp() >> 1U);
       factor0 *= unit;
       factor1 *= unit;
     }
@@ -297,12 +299,12 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
         for (int j = 0; j < 4; ++j) out_[i][j] *= j < 2 ? factor0 : factor1;
       }
     }
-    const std::uint32_t row = stage + (lane_ & 15U) * kPitch + (lane_ >> 4U) * 16U;
+    const std::uint32_t row = stage + (this->lane() & 15U) * kPitch + (this->lane() >> 4U) * 16U;
     if constexpr (kEightBit) {
 #pragma unroll
       for (std::uint32_t i = 0; i < 2; ++i) {
         std::uint32_t b[4];
-        load_matrices_transposed(b, row + 64U * warp_ + 32U * i);
+        load_matrices_transposed(b, row + 64U * this->warp() + 32U * i);
 #pragma unroll
         for (std::uint32_t j = 0; j < 2; ++j) {
 #pragma unroll
@@ -319,7 +321,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
       std::uint32_t b[4][4];
 #pragma unroll
       for (std::uint32_t i = 0; i < 4; ++i)
-        load_matrices_transposed(b[i], row + 128U * warp_ + 32U * i);
+        load_matrices_transposed(b[i], row + 128U * this->warp() + 32U * i);
 #pragma unroll
       for (std::uint32_t i = 0; i < 4; ++i) {
         multiply_add(Math{}, out_[2 * i], weights, b[i][0], b[i][1]);
@@ -334,8 +336,8 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
     for (int half = 0; half < 2; ++half) {
       const float total = row_sum(total_[half]);
       const float scale = total == 0.0F ? 0.0F : this->value_scale() / total;
-      const auto row = static_cast<std::int32_t>(8 * half + (lane_ >> 2U));
-      if (warp_ == 0 && (lane_ & 3U) == 0) {
+      const auto row = static_cast<std::int32_t>(8 * half + (this->lane() >> 2U));
+      if (this->warp() == 0 && (this->lane() & 3U) == 0) {
         const float lse = total == 0.0F ? -INFINITY : peak_[half] - kShift + log2f(total);
         this->store_lse(row, whole, lse);
       }
@@ -343,7 +345,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
       if (to.out == nullptr) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        this->store_columns(to, 64U * warp_, i, half, out_[2 * i], out_[2 * i + 1], scale);
+        this->store_columns(to, 64U * this->warp(), i, half, out_[2 * i], out_[2 * i + 1], scale);
     }
   }
 

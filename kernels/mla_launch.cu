@@ -5,6 +5,7 @@
 #include <packstone/error.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 namespace packstone::kernels {
@@ -75,6 +76,9 @@ Layout lay_out(const VerifyParams& params, const PlanOptions& options,
   args.params = params;
   const float scale = params.scale * (params.kv_type == KvType::e4m3 ? params.k_scale : 1.0F);
   args.score_scale = params.logit_cap > 0.0F ? scale / params.logit_cap : scale * kLog2E;
+  args.page_shift = -1;
+  if (std::has_single_bit(static_cast<std::uint32_t>(params.table.page_size)))
+    args.page_shift = std::countr_zero(static_cast<std::uint32_t>(params.table.page_size));
   args.rope_apart = params.rope_dim != 0 &&
                     (params.pool.k_rope != nullptr ||
                      (params.tail_place == TailPlace::separate && params.tail.k_rope != nullptr));
@@ -97,6 +101,8 @@ Layout lay_out(const VerifyParams& params, const PlanOptions& options,
   schedule.tiles_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
   schedule.parts_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
   schedule.line_sequence = take<std::int32_t>(&layout.bytes, sparse ? lines_max : 0);
+  schedule.cuts = take<MlaCut>(&layout.bytes, schedule.workers);
+  schedule.cut_count = take<std::int32_t>(&layout.bytes, 1);
   schedule.words_stride = static_cast<std::int32_t>(divide_up(bounds.q_len_max, 64));
   const bool parents =
       params.mask.kind == MaskKind::parents && params.tail_place != TailPlace::none;
@@ -180,6 +186,8 @@ void mla_verify(const VerifyParams& params, const PlanOptions& options,
   move_base(&schedule.tiles_before, workspace);
   move_base(&schedule.parts_before, workspace);
   move_base(&schedule.line_sequence, workspace);
+  move_base(&schedule.cuts, workspace);
+  move_base(&schedule.cut_count, workspace);
   move_base(&schedule.words, workspace);
   move_base(&args.partial_out, workspace);
   move_base(&args.partial_lse, workspace);

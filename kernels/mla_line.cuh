@@ -12,13 +12,15 @@ namespace packstone::kernels::mla {
 
 /// The lengths of one line: a sequence, or with sparse lists one query token of it.
 struct Line {
-  std::int32_t sequence;
-  std::int32_t query;   ///< first query token of the sequence
-  std::int32_t node;    ///< first node of the line: 0, or the query token's own
-  std::int32_t nodes;   ///< nodes of the line
-  std::int32_t tail;    ///< nodes that stand in the tail: the sequence's q_len, or 0 without a tail
-  std::int32_t prefix;  ///< tokens of the prefix, or entries of the list
-  std::int32_t tiles;   ///< of each segment, at least 1
+  std::int32_t query;      ///< first query token of the sequence
+  std::int32_t node;       ///< first node of the line: 0, or the query token's own
+  std::int32_t nodes;      ///< nodes of the line
+  std::int32_t prefix;     ///< tokens of the prefix, or entries of the list
+  std::int32_t end;        ///< prefix and, behind it, the tail
+  std::int32_t tail_from;  ///< what turns a token of the tail into a position of the table, or into
+                           ///< a row of the separate tail
+  std::int64_t table;      ///< first table entry
+  std::int32_t tiles;      ///< of each segment, at least 1
   std::int32_t segments;
 };
 
@@ -26,16 +28,21 @@ __device__ inline Line load_line(const MlaArgs& args, std::int32_t index, std::i
                                  std::int32_t tile_tokens) {
   const VerifyParams& p = args.params;
   const bool sparse = p.sparse.entries != nullptr;
-  Line line;
-  line.sequence = sparse ? args.schedule.line_sequence[index] : index;
-  if (line.sequence < 0) return {-1, 0, 0, 0, 0, 0, 1, 0};
-  line.query = p.q_indptr[line.sequence];
-  const std::int32_t q_len = p.q_indptr[line.sequence + 1] - line.query;
+  const std::int32_t sequence = sparse ? args.schedule.line_sequence[index] : index;
+  Line line{};
+  line.tiles = 1;
+  if (sequence < 0) return line;
+  line.query = p.q_indptr[sequence];
+  const std::int32_t q_len = p.q_indptr[sequence + 1] - line.query;
+  const std::int32_t length = p.prefix_lens[sequence];
   line.node = sparse ? index - line.query : 0;
   line.nodes = sparse ? 1 : q_len;
-  line.tail = p.tail_place == TailPlace::none ? 0 : q_len;
-  line.prefix = sparse ? p.sparse.topk : p.prefix_lens[line.sequence];
-  line.tiles = max(1, (line.prefix + line.tail + tile_tokens - 1) / tile_tokens);
+  line.prefix = sparse ? p.sparse.topk : length;
+  line.end = line.prefix + (p.tail_place == TailPlace::none ? 0 : q_len);
+  line.tail_from = (p.tail_place == TailPlace::separate ? line.query : length) - line.prefix;
+  line.table = p.table.indptr != nullptr ? static_cast<std::int64_t>(p.table.indptr[sequence])
+                                         : sequence * p.table.row_stride;
+  line.tiles = max(1, (line.end + tile_tokens - 1) / tile_tokens);
   line.segments = (line.nodes * p.heads + rows - 1) / rows;
   return line;
 }
@@ -138,37 +145,33 @@ struct PendingRow {
 __device__ inline PendingRow find_row(const MlaArgs& args, const Line& line, std::int32_t token) {
   const VerifyParams& p = args.params;
   PendingRow row{PendingRow::Kind::none, 0, 0};
-  if (token >= line.prefix + line.tail) return row;
+  if (token >= line.end) return row;
   std::int32_t position = token;
-  if (token < line.prefix) {
-    if (p.sparse.entries != nullptr) {
-      const std::int64_t list = static_cast<std::int64_t>(line.query + line.node) * p.sparse.stride;
-      const std::int32_t entry = p.sparse.entries[list + token];
-      if (entry < 0) return row;
-      position = entry;
-      if (p.sparse.unit == SparseUnit::slot) return {PendingRow::Kind::slot, 0, entry};
-    }
-  } else {
-    const std::int32_t node = token - line.prefix;
-    if (p.tail_place == TailPlace::separate) return {PendingRow::Kind::tail, 0, line.query + node};
-    position = p.prefix_lens[line.sequence] + node;
+  if (token >= line.prefix) {
+    position += line.tail_from;
+    if (p.tail_place == TailPlace::separate) return {PendingRow::Kind::tail, 0, position};
+  } else if (p.sparse.entries != nullptr) {
+    const std::int64_t list = static_cast<std::int64_t>(line.query + line.node) * p.sparse.stride;
+    position = p.sparse.entries[list + token];
+    if (position < 0) return row;
+    if (p.sparse.unit == SparseUnit::slot) return {PendingRow::Kind::slot, 0, position};
   }
+  const auto at = static_cast<std::uint32_t>(position);
   const auto size = static_cast<std::uint32_t>(p.table.page_size);
-  const auto column = static_cast<std::uint32_t>(position) / size;
-  const std::int64_t begin = p.table.indptr != nullptr
-                                 ? static_cast<std::int64_t>(p.table.indptr[line.sequence])
-                                 : static_cast<std::int64_t>(line.sequence) * p.table.row_stride;
-  row.number = table_entry(p.table, begin + column);
-  row.offset = static_cast<std::int32_t>(static_cast<std::uint32_t>(position) - column * size);
+  const std::uint32_t column =
+      args.page_shift >= 0 ? at >> static_cast<std::uint32_t>(args.page_shift) : at / size;
+  const std::int64_t entry = line.table + column;
+  row.number = table_entry(p.table, entry);
+  row.offset = static_cast<std::int32_t>(at - column * size);
   row.kind = PendingRow::Kind::page;
   // Entries some tiles on are brought to the L2 cache now: from memory they would take longer than
   // a step.
-  constexpr std::int32_t kEntriesAhead = 128;
+  constexpr std::uint32_t kEntriesAhead = 128;
   if (p.sparse.entries == nullptr &&
-      position + static_cast<std::int64_t>(kEntriesAhead) * p.table.page_size < line.prefix) {
-    const std::int64_t entry = begin + column + kEntriesAhead;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(p.table.entries) +
-                                                  entry * bytes_of(p.table.type)));
+      at + std::uint64_t{kEntriesAhead} * size < static_cast<std::uint32_t>(line.prefix)) {
+    asm volatile(
+        "prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(p.table.entries) +
+                                         (entry + kEntriesAhead) * bytes_of(p.table.type)));
   }
   return row;
 }
@@ -176,7 +179,7 @@ __device__ inline PendingRow find_row(const MlaArgs& args, const Line& line, std
 /// Bits of the tile's tokens that a node sees: bit i is token `first` + i of the line.
 __device__ inline std::uint32_t visible_tokens(const MlaArgs& args, const Line& line,
                                                std::int32_t node, std::int32_t first) {
-  const std::int32_t ahead = line.prefix + line.tail - first;  // tokens from `first` to the end
+  const std::int32_t ahead = line.end - first;  // tokens from `first` to the end
   const std::uint32_t limit = ahead >= 32 ? 0xFFFFFFFFU : (ahead <= 0 ? 0U : (1U << ahead) - 1U);
   const std::int32_t start =
       first - line.prefix;  // in nodes; negative while prefix tokens are left
@@ -190,16 +193,17 @@ __device__ inline std::uint32_t visible_tokens(const MlaArgs& args, const Line& 
   const std::int64_t stride = made ? args.schedule.words_stride : args.params.mask.words_stride;
   const std::uint64_t* row = words + static_cast<std::int64_t>(line.query + node) * stride;
   if (start < 0) {
-    const std::uint64_t low = line.tail > 0 ? row[0] : 0;
+    const std::uint64_t low = line.end > line.prefix ? row[0] : 0;
     const auto prefix_bits = (1U << static_cast<std::uint32_t>(-start)) - 1U;
     return limit &
            (prefix_bits | static_cast<std::uint32_t>(low << static_cast<std::uint32_t>(-start)));
   }
-  if (start >= line.tail) return 0;
+  if (first >= line.end) return 0;
   const std::int32_t word = start >> 6;
   const auto shift = static_cast<std::uint32_t>(start & 63);
   std::uint64_t bits = row[word] >> shift;
-  if (shift > 32 && ((word + 1) << 6) < line.tail) bits |= row[word + 1] << (64U - shift);
+  if (shift > 32 && ((word + 1) << 6) < line.end - line.prefix)
+    bits |= row[word + 1] << (64U - shift);
   return limit & static_cast<std::uint32_t>(bits);
 }
 

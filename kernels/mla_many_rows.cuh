@@ -33,23 +33,29 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   using Base::kStages;
   using Base::kTile;
   using Base::kTileScales;
-  using Base::lane_;
   using Base::tile_;
   using Base::tile_end_;
-  using Base::warp_;
   using typename Base::Math;
 
  public:
-  __device__ explicit ManyRows(const MlaArgs& args) : Base(args), slice_(this->warp_ & 3U) {}
+  __device__ explicit ManyRows(const MlaArgs& args) : Base(args), slice_(this->warp() & 3U) {}
 
   __device__ void run() {
     if (!this->begin_share()) return;
-    for (std::uint32_t tile = 0; tile < kStages && tile < this->tiles(); ++tile) {
-      if (warp_ == tile) store_codes(tile, this->find_rows(this->ahead(), 1));
-      __syncthreads();
-      if (tile + 1 < kStages) copy_own_rows(tile);
+    // The first tiles, one a warp, each with its own cursor for once.
+    if (this->warp() < kStages && this->warp() < this->tiles_of_share()) {
+      if (this->lane() == 0) this->step_ahead(this->now(), this->warp());
+      __syncwarp();
+      store_places(this->warp(), this->find_rows(this->now(), 0), kTile);
     }
-    const std::uint32_t lane = lane_;
+    __syncthreads();
+    if (this->lane() == 0) this->now() = this->ahead();
+    __syncthreads();
+    if (threadIdx.x == 0) this->step_ahead(this->ahead(), kStages);
+    __syncthreads();
+    for (std::uint32_t tile = 0; tile + 1 < kStages && tile < this->tiles_of_share(); ++tile)
+      copy_own_rows(tile);
+    const std::uint32_t lane = this->lane();
     const std::uint32_t base = this->shared();
     key_at_ = base + ((lane & 7U) + ((lane >> 4U) << 3U)) * kPitch + ((lane >> 3U) & 1U) * 16U +
               256U * slice_;
@@ -60,7 +66,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   }
 
  private:
-  __device__ std::uint32_t group() const { return warp_ >> 2U; }
+  __device__ std::uint32_t group() const { return this->warp() >> 2U; }
   __device__ std::uint32_t scored() const {
     return this->small() + SmallMap::kScored + 8U * group();
   }
@@ -69,7 +75,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   }
   /// The row of the segment whose softmax the lane takes part in.
   __device__ std::int32_t own_row() const {
-    return static_cast<std::int32_t>(32U * group() + 8U * slice_ + (lane_ >> 2U));
+    return static_cast<std::int32_t>(32U * group() + 8U * slice_ + (this->lane() >> 2U));
   }
 
   __device__ void run_piece() {
@@ -79,7 +85,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const char* row = this->query_of(
-            static_cast<std::int32_t>(32U * group() + 16U * m + 8U * half + (lane_ >> 2U)));
+            static_cast<std::int32_t>(32U * group() + 16U * m + 8U * half + (this->lane() >> 2U)));
 #pragma unroll
         for (int k = 0; k < 9; ++k) this->load_query(query_[m][k], row, half, k, slice_);
       }
@@ -92,58 +98,84 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     }
     peak_ = -INFINITY;
     total_ = 0.0F;
-    score_tile(at_);
-    soften_tile(at_);
-    collect_weights(at_);
+    score_tile(at_, false);
+    Scores own;
+    gather_scores(own, at_);
+    find_weights(own);
+    publish_weights(own);
     while (true) {
       const std::uint32_t offset = at_ % kStages * Base::kStageBytes;
       const bool last = tile_ + 1 == tile_end_;
-      if (!last) {
+      if (last) {
+        collect_weights(at_);
+      } else {
         ++tile_;
-        score_tile(at_ + 1);
+        score_tile(at_ + 1, true);
       }
       accumulate<0>(offset);
-      copy_ahead();
-      PendingRow row{PendingRow::Kind::none, 0, 0};
-      const bool finds = warp_ == (at_ & 3U) && at_ + kStages < this->tiles();
-      if (finds) row = this->find_rows(this->ahead(), 1);
+      if (!last) gather_scores(own, at_ + 1);
       accumulate<1>(offset);
-      if (!last) soften_tile(at_ + 1);
-      if (finds) store_codes(at_ + kStages, row);
+      if (!last) find_weights(own);
       accumulate<2>(offset);
+      if (!last) publish_weights(own);
       accumulate<3>(offset);
+      copy_ahead();
       __syncwarp();
-      if (lane_ == 0) barrier_arrive(this->empty(at_));
+      if (this->lane() == 0) barrier_arrive(this->empty(at_));
       ++at_;
       if (last) break;
-      collect_weights(at_);
     }
     finish_piece();
   }
 
-  /// Refills the stage that the tile before the current one has left. Waiting for all warps to
-  /// leave it also orders the codes: who finds them arrives there after storing.
+  /// Refills the stage that the tile before the current one has left, and every second tile looks
+  /// up rows further ahead. Waiting for all warps to leave that stage also orders lookups and
+  /// places: who stores them arrives there afterwards.
   __device__ void copy_ahead() {
     const std::uint32_t next = at_ + kStages - 1;
-    if (next >= this->tiles()) return;
+    if (next >= this->tiles_of_share()) return;
     if (at_ > 0) barrier_wait(this->empty(at_ - 1), Base::parity(at_ - 1));
     copy_own_rows(next);
+    if ((at_ & 1U) == 0 && this->warp() == (at_ >> 1U & 7U)) find_ahead(at_ + kStages);
   }
   /// All warps copy: a bulk copy takes a warp tens of cycles to issue, one lane after the other.
   __device__ void copy_own_rows(std::uint32_t tile) {
     constexpr std::uint32_t kRows = kTile / 8;
-    RowCode code = 0;
-    if (lane_ < kRows) code = this->codes(tile)[kRows * warp_ + lane_];
-    copy_rows<type, kRows>(args_, code, kRows * warp_, this->stage(tile), this->full(tile));
+    RowPlace place{nullptr, nullptr};
+    if (this->lane() < kRows) place = places(tile)[kRows * this->warp() + this->lane()];
+    copy_rows<type, kRows>(args_, place, kRows * this->warp(), this->stage(tile), this->full(tile));
   }
-  __device__ void store_codes(std::uint32_t tile, const PendingRow& row) {
-    if (lane_ < kTile) this->codes(tile)[lane_] = encode(args_, row);
+  /// Places of rows of a tile; tiles up to 7 apart have their own.
+  __device__ static RowPlace* places(std::uint32_t tile) {
+    return reinterpret_cast<RowPlace*>(Base::small_memory() + SmallMap::kPlaces) +
+           kTile * (tile & 7U);
+  }
+  __device__ void store_places(std::uint32_t tile, const PendingRow& row, std::uint32_t rows) {
+    const std::uint32_t lane = this->lane();
+    if (lane < rows) places(tile + lane / kTile)[lane % kTile] = place_of<type>(args_, row);
     __syncwarp();
   }
+  /// Looks up the rows of two tiles, at once where they are of one segment.
+  __device__ void find_ahead(std::uint32_t tile) {
+    if (tile >= this->tiles_of_share()) return;
+    Cursor& at = this->ahead();
+    if (at.tile + 1 < at.line.tiles) {
+      const auto lane = static_cast<std::int32_t>(this->lane());
+      const PendingRow row = find_row(args_, at.line, at.tile * kTile + lane);
+      __syncwarp();
+      if (lane == 0) this->step_ahead(at, 2);
+      store_places(tile, row, 2 * kTile);
+    } else {
+      store_places(tile, this->find_rows(at, 1), kTile);
+      if (tile + 1 < this->tiles_of_share()) store_places(tile + 1, this->find_rows(at, 1), kTile);
+    }
+  }
 
-  /// Partial scores of the group's rows over the slice, for tile `at` of the share; publishes those
-  /// of other warps' rows and keeps its own.
-  __device__ void score_tile(std::uint32_t at) {
+  /// Partial scores of the group's rows over the slice, for tile `at` of the share. With
+  /// `collects`, takes the weights of the tile before in between: after the products, when they
+  /// have had time to arrive, and before the exchange buffer is written anew, which all have then
+  /// read.
+  __device__ void score_tile(std::uint32_t at, bool collects) {
     barrier_wait(this->full(at), Base::parity(at));
     if (this->masked(tile_)) this->clean_stage(at);
     const std::uint32_t stage = this->stage(at);
@@ -156,7 +188,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     std::uint32_t b[2][4];
     const std::uint32_t offset = at % kStages * Base::kStageBytes;
     if constexpr (kEightBit) {
-      const std::uint32_t lane = this->own_lane();
+      const std::uint32_t lane = this->lane();
       const std::uint32_t row = stage + (lane >> 2U) * kPitch + 128U * slice_ + 16U * (lane & 3U);
       load_shared_16(b[0], row);
 #pragma unroll
@@ -190,7 +222,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     if constexpr (kTileScales) {
 #pragma unroll
       for (std::uint32_t n = 0; n < 2; ++n) {
-        const std::uint32_t token = 8U * n + 2U * (lane_ & 3U);
+        const std::uint32_t token = 8U * n + 2U * (this->lane() & 3U);
         const float scale0 = this->tile_scale(stage, token, slice_);
         const float scale1 = this->tile_scale(stage, token + 1U, slice_);
 #pragma unroll
@@ -210,6 +242,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
         multiply_add(Math{}, s[m][1], query_[m][8], b[0][2], b[0][3]);
       }
     }
+    if (collects) collect_weights(at - 1);
     publish_scores(s);
   }
 
@@ -221,8 +254,8 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
         std::uint32_t bytes;
         asm volatile("ld.shared.u32 %0, [%1];"
                      : "=r"(bytes)
-                     : "r"(stage + (8U * n + (lane_ >> 2U)) * kPitch + kRopeAt + 16U * slice_ +
-                           4U * (lane_ & 3U))
+                     : "r"(stage + (8U * n + (this->lane() >> 2U)) * kPitch + kRopeAt +
+                           16U * slice_ + 4U * (this->lane() & 3U))
                      : "memory");
         b[2 * n] = widen_e4m3(bytes & 0xFFFFU);
         b[2 * n + 1] = widen_e4m3(bytes >> 16U);
@@ -238,7 +271,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
 
   /// Scores of 8 rows go to the warp that owns them: 8 bytes a lane, lane by lane.
   __device__ std::uint32_t exchange_at() const {
-    return this->exchange() + 8192U * group() + 8U * this->own_lane();
+    return this->exchange() + 8192U * group() + 8U * this->lane();
   }
   __device__ void publish_scores(const float (&s)[2][2][4]) {
     const std::uint32_t to = exchange_at() + 512U * slice_;
@@ -253,58 +286,70 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
       }
     }
     __syncwarp();
-    if (lane_ == 0) barrier_arrive(scored());
+    if (this->lane() == 0) barrier_arrive(scored());
   }
 
-  /// The softmax step of the warp's own rows: weights and factors to the whole group.
-  __device__ void soften_tile(std::uint32_t at) {
+  /// The softmax step of the warp's own rows, in three parts between which products go on.
+  struct Scores {
+    float x[4];    ///< scores, then weights
+    float factor;  ///< of what has been summed up before
+  };
+  __device__ void gather_scores(Scores& own, std::uint32_t at) {
     barrier_wait(scored(), at & 1U);
     const std::uint32_t from = exchange_at() + 2048U * slice_;
-    float own[4];
-    float x[4][4];
 #pragma unroll
-    for (std::uint32_t source = 0; source < 4; ++source) {
+    for (std::uint32_t source = 0; source < 4; source += 2) {
+      float x[2][4];
 #pragma unroll
-      for (std::uint32_t n = 0; n < 2; ++n) {
-        asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
-                     : "=f"(x[source][2 * n]), "=f"(x[source][2 * n + 1])
-                     : "r"(from + 512U * source + 256U * n)
-                     : "memory");
+      for (std::uint32_t i = 0; i < 2; ++i) {
+#pragma unroll
+        for (std::uint32_t n = 0; n < 2; ++n) {
+          asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
+                       : "=f"(x[i][2 * n]), "=f"(x[i][2 * n + 1])
+                       : "r"(from + 512U * (source + i) + 256U * n)
+                       : "memory");
+        }
       }
-    }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) own[j] = (x[0][j] + x[1][j]) + (x[2][j] + x[3][j]);
-    this->finish_scores(own);
-    if (this->masked(tile_)) mask_own(own, this->bad_tokens());
-    float top = fmaxf(fmaxf(own[0], own[1]), fmaxf(own[2], own[3]));
+      for (int j = 0; j < 4; ++j)
+        own.x[j] = source == 0 ? x[0][j] + x[1][j] : own.x[j] + (x[0][j] + x[1][j]);
+    }
+  }
+  __device__ void find_weights(Scores& own) {
+    this->finish_scores(own.x);
+    if (this->masked(tile_)) mask_own(own.x, this->bad_tokens());
+    float top = fmaxf(fmaxf(own.x[0], own.x[1]), fmaxf(own.x[2], own.x[3]));
     top = row_max(top);
-    float factor = 1.0F;
+    own.factor = 1.0F;
     if (top > peak_ + kSlack) {
-      factor = peak_ == -INFINITY ? 1.0F : exp2_fast(peak_ - top);
+      own.factor = peak_ == -INFINITY ? 1.0F : exp2_fast(peak_ - top);
       peak_ = top;
-      total_ *= factor;
+      total_ *= own.factor;
     }
     const float base = peak_ == -INFINITY ? 0.0F : peak_ - kShift;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) own[j] = exp2_fast(own[j] - base);
-    total_ += (own[0] + own[1]) + (own[2] + own[3]);
+    for (int j = 0; j < 4; ++j) own.x[j] = exp2_fast(own.x[j] - base);
+  }
+  __device__ void publish_weights(const Scores& own) {
+    total_ += (own.x[0] + own.x[1]) + (own.x[2] + own.x[3]);
     // The operand of a lane is rows g and g + 8 of tokens 0 to 7, then of tokens 8 to 15.
     const std::uint32_t to = weights_at() + 512U * (slice_ >> 1U) + 4U * (slice_ & 1U);
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(pack(Math{}, own[0], own[1])) : "memory");
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + 8U), "r"(pack(Math{}, own[2], own[3]))
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(pack(Math{}, own.x[0], own.x[1]))
                  : "memory");
-    if ((lane_ & 3U) == 0)
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors_at() + 4U * slice_), "f"(factor)
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + 8U), "r"(pack(Math{}, own.x[2], own.x[3]))
+                 : "memory");
+    if ((this->lane() & 3U) == 0)
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors_at() + 4U * slice_), "f"(own.factor)
                    : "memory");
     __syncwarp();
-    if (lane_ == 0) barrier_arrive(weighed());
+    if (this->lane() == 0) barrier_arrive(weighed());
   }
 
   __device__ std::uint32_t weights_at() const {
-    return this->small() + SmallMap::kWeights + 1024U * group() + 16U * this->own_lane();
+    return this->small() + SmallMap::kWeights + 1024U * group() + 16U * this->lane();
   }
   __device__ std::uint32_t factors_at() const {
-    return this->small() + SmallMap::kFactors + 128U * group() + 16U * (this->own_lane() >> 2U);
+    return this->small() + SmallMap::kFactors + 128U * group() + 16U * (this->lane() >> 2U);
   }
   __device__ void load_factors(float (&factor)[4]) const {
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
@@ -315,7 +360,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
 
   __device__ void mask_own(float (&own)[4], std::uint32_t bad) {
     const std::uint32_t seen = this->seen(tile_, own_row());
-    const std::uint32_t quad = 2U * (lane_ & 3U);
+    const std::uint32_t quad = 2U * (this->lane() & 3U);
 #pragma unroll
     for (std::uint32_t j = 0; j < 4; ++j) {
       const std::uint32_t token = quad + (j & 1U) + 8U * (j >> 1U);
@@ -390,7 +435,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   __device__ void finish_piece() {
     const bool whole = this->whole();
     const float total = row_sum(total_);
-    if ((lane_ & 3U) == 0) {
+    if ((this->lane() & 3U) == 0) {
       const float scale = total == 0.0F ? 0.0F : 1.0F / total;
       const float lse = total == 0.0F ? -INFINITY : peak_ - kShift + log2f(total);
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors_at() + 4U * slice_), "f"(scale)
@@ -406,7 +451,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
       const int half = static_cast<int>(owner & 1U);
       const float scale = factor[owner] * this->value_scale();
       const auto to = this->target(
-          static_cast<std::int32_t>(32U * group() + 8U * owner + (lane_ >> 2U)), whole);
+          static_cast<std::int32_t>(32U * group() + 8U * owner + (this->lane() >> 2U)), whole);
       if (to.out == nullptr) continue;
 #pragma unroll
       for (int i = 0; i < 8; ++i)

@@ -110,10 +110,24 @@ __device__ inline const char* rope_of(const MlaArgs& args, RowCode code, const c
   return static_cast<const char*>(rows.k_rope) + (code >> 2) * rows.k_rope_stride_row;
 }
 
-/// Copies rows `first` to `first` + count - 1 of a tile into a stage, lane i having the code of row
-/// `first` + i. The whole warp calls. `barrier` completes when all rows of the tile are there.
+/// Where a row is; `rope` only where some rope part is apart.
+struct RowPlace {
+  const char* latent;
+  const char* rope;
+};
+template <KvType type>
+__device__ RowPlace place_of(const MlaArgs& args, const PendingRow& row) {
+  const RowCode code = encode(args, row);
+  const char* latent = latent_of(args, code);
+  return {latent, args.rope_apart ? rope_of(args, code, latent,
+                                            static_cast<std::uint32_t>(mla_latent_bytes(type)))
+                                  : nullptr};
+}
+
+/// Copies rows `first` to `first` + count - 1 of a tile into a stage, lane i having the place of
+/// row `first` + i. The whole warp calls. `barrier` completes when all rows of the tile are there.
 template <KvType type, std::uint32_t count>
-__device__ void copy_rows(const MlaArgs& args, RowCode code, std::uint32_t first,
+__device__ void copy_rows(const MlaArgs& args, const RowPlace& place, std::uint32_t first,
                           std::uint32_t stage, std::uint32_t barrier) {
   constexpr MlaPolicy policy{type, MlaShape::few_rows};
   constexpr auto kPitch = static_cast<std::uint32_t>(policy.pitch());
@@ -126,18 +140,15 @@ __device__ void copy_rows(const MlaArgs& args, RowCode code, std::uint32_t first
     if (lane == 0) barrier_expect(barrier, count * (kLatent + rope_bytes));
     __syncwarp();
     if (lane < count) {
-      const char* latent = latent_of(args, code);
       const std::uint32_t to = stage + (first + lane) * kPitch;
-      bulk_copy(to, latent, args.rope_apart ? kLatent : kLatent + rope_bytes, barrier);
-      if (args.rope_apart)
-        bulk_copy(to + kLatent, rope_of(args, code, latent, kLatent), rope_bytes, barrier);
+      bulk_copy(to, place.latent, args.rope_apart ? kLatent : kLatent + rope_bytes, barrier);
+      if (args.rope_apart) bulk_copy(to + kLatent, place.rope, rope_bytes, barrier);
     }
     __syncwarp();
 #endif
   } else {
-    const char* latent = latent_of(args, code);
-    const std::int64_t shift =
-        args.rope_apart ? rope_of(args, code, latent, kLatent) - (latent + kLatent) : 0;
+    const char* latent = place.latent;
+    const std::int64_t shift = args.rope_apart ? place.rope - (latent + kLatent) : 0;
 #pragma unroll
     for (std::uint32_t i = 0; i < count; ++i) {
       const auto from = reinterpret_cast<const char*>(

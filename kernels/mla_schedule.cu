@@ -87,14 +87,77 @@ __device__ void lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
   if (fixed) schedule.parts_before[schedule.lines] = parts_base;
 }
 
+/// The last line that begins at or before tile `at`.
+__device__ std::int32_t find_line_alone(const MlaSchedule& schedule, std::int64_t at) {
+  std::int32_t low = 0;
+  std::int32_t high = schedule.lines;
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (schedule.tiles_before[middle] <= at) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// The segment that begins in the share of worker `id` and ends in another's.
+__device__ MlaCut cut_of(const MlaArgs& args, std::int64_t id, int rows, int tile_tokens) {
+  const MlaSchedule& schedule = args.schedule;
+  MlaCut cut{};
+  const std::int64_t total = schedule.tiles_before[schedule.lines];
+  const std::int64_t share = mla::share_of(schedule, total);
+  const std::int64_t end = (id + 1) * share;
+  if (end >= total) return cut;
+  cut.line = find_line_alone(schedule, end);
+  const Line line = load_line(args, cut.line, rows, tile_tokens);
+  const std::int64_t local = end - schedule.tiles_before[cut.line];
+  cut.segment = static_cast<std::int32_t>(local / line.tiles);
+  const std::int64_t tile = local % line.tiles;
+  // A segment that starts just here is not cut; one that began before this share belongs to an
+  // earlier worker.
+  if (tile == 0 || tile > share) return cut;
+  cut.count = static_cast<std::int32_t>((end - tile + line.tiles - 1) / share - id) + 1;
+  cut.head = 2 * id + 1;
+  cut.first = 2 * id;
+  cut.step = 2;
+  return cut;
+}
+
+/// Lists the segments that shares cut, in order.
+__device__ void list_cuts(const MlaArgs& args, int rows, int tile_tokens) {
+  __shared__ std::int64_t warp_sums[kWarps];
+  const MlaSchedule& schedule = args.schedule;
+  std::int64_t base = 0;
+  for (int first = 0; first < schedule.workers; first += kThreads) {
+    const int id = first + static_cast<int>(threadIdx.x);
+    MlaCut cut{};
+    if (id < schedule.workers) cut = cut_of(args, id, rows, tile_tokens);
+    std::int64_t total = 0;
+    const std::int64_t place = base + scan_block(cut.count > 1 ? 1 : 0, warp_sums, &total);
+    base += total;
+    if (cut.count > 1) schedule.cuts[place] = cut;
+  }
+  if (threadIdx.x == 0) *schedule.cut_count = static_cast<std::int32_t>(base);
+}
+
 /// Ancestor words of the trees, a thread for each word: it walks from the node to the root and
 /// keeps the bits that fall into its word.
 __device__ void make_words(const MlaArgs& args, int block, int blocks) {
+  constexpr int kStaged = 1024;
+  __shared__ std::int32_t parents[kStaged];
   const VerifyParams& p = args.params;
   const int width = args.schedule.words_stride;
   for (int b = block; b < p.batch; b += blocks) {
     const int first = p.q_indptr[b];
     const int q_len = p.q_indptr[b + 1] - first;
+    const bool staged = q_len <= kStaged;
+    __syncthreads();
+    if (staged && static_cast<int>(threadIdx.x) < q_len)
+      parents[threadIdx.x] = p.mask.parents[first + static_cast<int>(threadIdx.x)];
+    __syncthreads();
+    const std::int32_t* tree = staged ? parents : p.mask.parents + first;
     for (int i = static_cast<int>(threadIdx.x); i < q_len * width; i += kThreads) {
       const int node = i / width;
       const int word = i % width;
@@ -103,7 +166,7 @@ __device__ void make_words(const MlaArgs& args, int block, int blocks) {
       // looping for ever.
       for (int j = node, next = 0; j >= 0; j = next < j ? next : -1) {
         if (j >> 6 == word) bits |= std::uint64_t{1} << static_cast<unsigned>(j & 63);
-        next = p.mask.parents[first + j];
+        next = tree[j];
       }
       args.schedule.words[static_cast<std::int64_t>(first + node) * width + word] = bits;
     }
@@ -114,6 +177,8 @@ __global__ void __launch_bounds__(kThreads)
     schedule_kernel(const __grid_constant__ MlaArgs args, int rows, int tile_tokens) {
   if (blockIdx.x == 0) {
     lay_lines(args, rows, tile_tokens);
+    __syncthreads();
+    if (!mla_has_fixed_pieces(args.schedule)) list_cuts(args, rows, tile_tokens);
   } else {
     make_words(args, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
   }

@@ -16,22 +16,23 @@ namespace packstone::kernels::mla {
 
 /// Places in the part of shared memory behind the ring and the exchange buffers, in bytes.
 struct SmallMap {
-  static constexpr std::uint32_t kWeights = 0;  ///< [2][2][32] operands of 16 rows
-  static constexpr std::uint32_t kFactors =
-      2048;  ///< [2][8][4] floats: row 8 j + i of a group at [i][j]
+  static constexpr std::uint32_t kWeights = 0;     ///< [2][2][32] operands of 16 rows
+  static constexpr std::uint32_t kFactors = 2048;  ///< [2][8][4]: row 8 j + i of a group at [i][j]
   static constexpr std::uint32_t kFull = 2304;     ///< [8] barriers: the stage is filled
   static constexpr std::uint32_t kEmpty = 2368;    ///< [8] barriers: the stage is read
   static constexpr std::uint32_t kScored = 2432;   ///< [2] barriers: partial scores are there
   static constexpr std::uint32_t kWeighed = 2448;  ///< [2] barriers: weights are there
-  static constexpr std::uint32_t kCodes = 2464;    ///< [2][16] row codes of tiles to come
-  static constexpr std::uint32_t kBad =
-      2720;  ///< tokens of a tile that are not finite; tiles of the share
-  static constexpr std::uint32_t kCursors =
-      2736;  ///< [12] of 64 bytes: one a warp, and the copies'
-  static constexpr std::uint32_t kEnd = kCursors + 12 * 64;
+  static constexpr std::uint32_t kBad = 2464;      ///< tokens of a tile that are not finite
+  static constexpr std::uint32_t kTiles = 2468;    ///< tiles of the share
+  static constexpr std::uint32_t kCursors = 2480;  ///< [12] cursors: one a warp, then the copies'
+  static constexpr std::uint32_t kCursorBytes = 72;
+  static constexpr std::uint32_t kFewEnd = kCursors + 12 * kCursorBytes;
+  static constexpr std::uint32_t kPlaces = 3584;  ///< many rows: [8][16] places of rows to come
+  static constexpr std::uint32_t kManyEnd = kPlaces + 8 * 16 * 16;
 };
-static_assert(SmallMap::kEnd <= MlaPolicy{KvType::bf16, MlaShape::few_rows}.small_bytes());
-static_assert(sizeof(Cursor) <= 64);
+static_assert(SmallMap::kFewEnd <= MlaPolicy{KvType::bf16, MlaShape::few_rows}.small_bytes());
+static_assert(SmallMap::kManyEnd <= MlaPolicy{KvType::bf16, MlaShape::many_rows}.small_bytes());
+static_assert(sizeof(Cursor) <= SmallMap::kCursorBytes);
 
 template <KvType type, MlaShape shape>
 class Walk {
@@ -53,8 +54,20 @@ class Walk {
   static constexpr float kSlack = 8.0F;
 
  protected:
-  __device__ explicit Walk(const MlaArgs& args)
-      : args_(args), lane_(threadIdx.x & 31U), warp_(threadIdx.x >> 5U) {}
+  /// Thread and address of shared memory are kept from the compiler, which would else derive them
+  /// anew, slowly, at every use, or keep every address that follows from them in a register.
+  __device__ explicit Walk(const MlaArgs& args) : args_(args), thread_(threadIdx.x) {
+    base_ = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory()));
+    asm volatile("" : "+r"(thread_), "+r"(base_));
+  }
+  __device__ std::uint32_t lane() const { return thread_ & 31U; }
+  /// The lane anew, for what is used once a piece: else it would be kept, and spilled, meanwhile.
+  __device__ std::uint32_t lane_anew() const {
+    std::uint32_t lane = thread_ & 31U;
+    asm volatile("" : "+r"(lane));
+    return lane;
+  }
+  __device__ std::uint32_t warp() const { return thread_ >> 5U; }
 
   /// The block's dynamic shared memory: an address that the compiler knows, so no register holds
   /// it.
@@ -65,46 +78,42 @@ class Walk {
   __device__ static std::uint8_t* small_memory() {
     return memory() + policy.ring_bytes() + policy.exchange_bytes();
   }
-  __device__ static std::uint32_t shared() {
-    return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory()));
-  }
-  __device__ static std::uint32_t small() {
+  __device__ std::uint32_t shared() const { return base_; }
+  __device__ std::uint32_t small() const {
     return shared() + static_cast<std::uint32_t>(policy.ring_bytes() + policy.exchange_bytes());
   }
-  __device__ static std::uint32_t exchange() {
+  __device__ std::uint32_t exchange() const {
     return shared() + static_cast<std::uint32_t>(policy.ring_bytes());
   }
-  __device__ static std::uint32_t stage(std::uint32_t tile) {
+  __device__ std::uint32_t stage(std::uint32_t tile) const {
     return shared() + tile % kStages * kStageBytes;
   }
-  __device__ static std::uint32_t full(std::uint32_t tile) {
+  __device__ std::uint32_t full(std::uint32_t tile) const {
     return small() + SmallMap::kFull + 8U * (tile % kStages);
   }
-  __device__ static std::uint32_t empty(std::uint32_t tile) {
+  __device__ std::uint32_t empty(std::uint32_t tile) const {
     return small() + SmallMap::kEmpty + 8U * (tile % kStages);
   }
   /// Parity of the phase in which the stage of `tile` (counted over the share) is used.
   __device__ static std::uint32_t parity(std::uint32_t tile) { return tile / kStages & 1U; }
   __device__ static Cursor& cursor(std::uint32_t i) {
-    return *reinterpret_cast<Cursor*>(small_memory() + SmallMap::kCursors + 64U * i);
+    return *reinterpret_cast<Cursor*>(small_memory() + SmallMap::kCursors +
+                                      SmallMap::kCursorBytes * i);
   }
-  __device__ Cursor& now() const { return cursor(warp_); }
+  __device__ Cursor& now() const { return cursor(warp()); }
   __device__ static Cursor& ahead(std::uint32_t i = 0) { return cursor(8 + i); }
-  __device__ static RowCode* codes(std::uint32_t tile) {
-    return reinterpret_cast<RowCode*>(small_memory() + SmallMap::kCodes) + kTile * (tile & 1U);
-  }
 
   /// Tiles of the share.
   __device__ static std::uint32_t& tiles() {
-    return *reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kBad + 4U);
+    return *reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kTiles);
   }
-
-  /// The lane, of which the compiler knows nothing: else it keeps every address that follows from
-  /// it in a register of its own over the whole loop, and spills.
-  __device__ std::uint32_t own_lane() const {
-    std::uint32_t lane = lane_;
-    asm volatile("" : "+r"(lane));
-    return lane;
+  __device__ std::uint32_t tiles_of_share() const {
+    std::uint32_t tiles;
+    asm volatile("ld.shared.u32 %0, [%1];"
+                 : "=r"(tiles)
+                 : "r"(small() + SmallMap::kTiles)
+                 : "memory");
+    return tiles;
   }
 
   /// A barrier of the warps that multiply.
@@ -126,7 +135,7 @@ class Walk {
     const std::int64_t end = align_to_piece(args_, (id + 1) * share, total, args_.rows, kTile);
     if (begin >= end) return false;
     const Cursor start = place_cursor(args_, begin, end, args_.rows, kTile);
-    if (lane_ == 0) now() = start;
+    if (lane() == 0) now() = start;
     if (threadIdx.x == 0) {
       if (!policy.few()) ahead() = start;
       tiles() = static_cast<std::uint32_t>(end - begin);
@@ -147,10 +156,10 @@ class Walk {
   /// Starts the loads that tell where the rows of the next tile ahead are, and steps ahead.
   __device__ PendingRow find_rows(Cursor& at, std::int64_t steps) {
     PendingRow row{PendingRow::Kind::none, 0, 0};
-    const auto lane = static_cast<std::int32_t>(lane_);
-    if (lane < kTile) row = find_row(args_, at.line, at.tile * kTile + lane);
+    const auto token = static_cast<std::int32_t>(lane());
+    if (token < kTile) row = find_row(args_, at.line, at.tile * kTile + token);
     __syncwarp();
-    if (lane_ == 0) step_ahead(at, steps);
+    if (lane() == 0) step_ahead(at, steps);
     __syncwarp();
     return row;
   }
@@ -179,7 +188,7 @@ class Walk {
   /// Steps `now()` past the piece; false when the share is done.
   __device__ bool next_piece() {
     __syncwarp();
-    if (lane_ == 0) {
+    if (lane() == 0) {
       Cursor& at = now();
       at.remaining -= tile_end_ - 1 - at.tile;
       at.tile = tile_end_ - 1;
@@ -211,7 +220,7 @@ class Walk {
   /// being the rope part. e4m3 rows are read 16 bytes a lane, and the query follows their order.
   __device__ void load_query(std::uint32_t (&a)[4], const char* row, int half, int k,
                              std::uint32_t slice) const {
-    const std::uint32_t quad = lane_ & 3U;
+    const std::uint32_t quad = lane_anew() & 3U;
     std::uint32_t low = 0;
     std::uint32_t high = 0;
     if (row != nullptr && (k < 8 || args_.params.rope_dim != 0)) {
@@ -259,9 +268,9 @@ class Walk {
     const std::int32_t first = tile * kTile;
     std::uint32_t listed = 0xFFFFU;
     if (args_.params.sparse.entries != nullptr) {
-      const std::int32_t token = first + static_cast<std::int32_t>(lane_);
+      const std::int32_t token = first + static_cast<std::int32_t>(lane());
       bool is_listed = true;
-      if (lane_ < kTile && token < at.line.prefix) {
+      if (lane() < kTile && token < at.line.prefix) {
         const std::int64_t list =
             static_cast<std::int64_t>(at.line.query + at.line.node) * args_.params.sparse.stride;
         is_listed = args_.params.sparse.entries[list + token] >= 0;
@@ -402,7 +411,7 @@ class Walk {
   /// Columns that value pair `pair` of accumulators 2 i and 2 i + 1 stands for, and the values.
   __device__ void store_columns(const Target& to, std::uint32_t first, int i, int half,
                                 const float (&even)[4], const float (&odd)[4], float scale) const {
-    const std::uint32_t quad = lane_ & 3U;
+    const std::uint32_t quad = lane_anew() & 3U;
     const std::uint32_t base = first + 16U * static_cast<std::uint32_t>(i);
     if constexpr (kEightBit) {
       store_pair(to, base + 4U * quad, even[2 * half] * scale, odd[2 * half] * scale);
@@ -422,7 +431,7 @@ class Walk {
   template <int count>
   __device__ float scale_weights_of(std::uint32_t (*p)[4], std::uint32_t stage,
                                     std::uint32_t slice) {
-    const float own = lane_ < kTile ? tile_scale(stage, lane_, slice) : 0.0F;
+    const float own = lane() < kTile ? tile_scale(stage, lane(), slice) : 0.0F;
     const std::uint32_t top = __reduce_max_sync(kAll, __float_as_uint(fabsf(own))) >> 23U;
     float factor = 1.0F;
     // Exponents stay where 2^-exponent_ is a normal number.
@@ -432,7 +441,7 @@ class Walk {
       exponent_ = wanted;
     }
     const float unit = exp2f(static_cast<float>(-exponent_));
-    const std::uint32_t token = 2U * (lane_ & 3U);
+    const std::uint32_t token = 2U * (lane() & 3U);
 #pragma unroll
     for (std::uint32_t side = 0; side < 2; ++side) {
       const std::uint32_t pair = pack(Fp16{}, tile_scale(stage, token + 8U * side, slice) * unit,
@@ -461,8 +470,8 @@ class Walk {
   }
 
   const MlaArgs& args_;
-  std::uint32_t lane_;
-  std::uint32_t warp_;
+  std::uint32_t thread_;
+  std::uint32_t base_;           ///< of shared memory
   std::int32_t tile_{0};         ///< in the segment
   std::int32_t tile_end_{0};     ///< in the segment
   std::int32_t masked_from_{0};  ///< first tile of the segment that needs a mask
