@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sim/command.hpp>
+#include <sim/command_convert.hpp>
 #include <sim/command_simulate.hpp>
 #include <sim/version.hpp>
 #include <sim/workload.hpp>
@@ -82,6 +83,10 @@ int parse_and_run(const std::vector<std::string>& arguments, const CommandContex
   add_simulate_options(*simulate_app, simulate_arguments);
   CLI::App* workloads_app =
       app.add_subcommand("workloads", "List the built-in workloads and their parameters");
+  ConvertArguments convert_arguments;
+  CLI::App* convert_app =
+      app.add_subcommand("convert", "Write a trace or a workload as Mooncake JSONL");
+  add_convert_options(*convert_app, convert_arguments);
   CLI::App* info_app = app.add_subcommand("info", "Say how this command was built");
 
   try {
@@ -95,6 +100,7 @@ int parse_and_run(const std::vector<std::string>& arguments, const CommandContex
   }
   if (*workloads_app) print_workloads(context.out);
   if (*info_app) print_info(context);
+  if (*convert_app) convert(convert_arguments, context);
   if (*simulate_app) simulate(simulate_arguments, context);
   context.out.flush();
   if (!context.out) return fail(context, "standard output cannot be written", kExitFailure);

@@ -3,6 +3,7 @@
 #include <packstone/placement.hpp>
 
 #include <fmt/format.h>
+#include <sim/command_parse.hpp>
 #include <sim/command_simulate.hpp>
 #include <sim/output.hpp>
 #include <sim/progress.hpp>
@@ -39,34 +40,6 @@ CLI::Validator within(Number low, Number high) {
 
 std::string join(const auto& values) {
   return fmt::format("{}", fmt::join(values, ","));
-}
-
-/// Parts between commas; none may be empty or stand twice.
-std::vector<std::string> split(const std::string& text, const char* option) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    const auto same = std::count(parts.begin(), parts.end(), parts.back());
-    if (parts.back().empty()) throw InvalidArgument(fmt::format("{}: an empty part", option));
-    if (same > 1) throw InvalidArgument(fmt::format("{}: {} stands twice", option, parts.back()));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-std::vector<std::int64_t> page_sizes_of(const std::string& text) {
-  constexpr std::int64_t kMost = 1 << 20;
-  std::vector<std::int64_t> sizes;
-  for (const std::string& part : split(text, "--page-size")) {
-    std::int64_t size = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), size);
-    if (error != std::errc{} || end != part.data() + part.size() || size < 1 || size > kMost) {
-      throw InvalidArgument(fmt::format("--page-size: {} is not between 1 and {}", part, kMost));
-    }
-    sizes.push_back(size);
-  }
-  return sizes;
 }
 
 void load_trace(const SimulateArguments& arguments, Study& study) {
@@ -125,6 +98,14 @@ void describe(const SimulateArguments& arguments, const RunOptions& common, Stud
   add("arrivals", arguments.arrivals);
   add("token_budget", std::to_string(arguments.token_budget));
   add("watermark", fmt::format("{}", arguments.watermark));
+  add("prefix_cache", common.prefix_cache ? "on" : "off");
+  add("speculate", described(common.drafting));
+  if (common.defrag.objective) {
+    add("defrag",
+        fmt::format("{}:{}", to_string(*common.defrag.objective), common.defrag.pages_per_step));
+    add("defrag_every", std::to_string(common.defrag.every));
+    add("defrag_after", fmt::format("{}", common.defrag.after_turnovers));
+  }
   add("samples", std::to_string(arguments.samples));
   add("bytes_per_slot", std::to_string(arguments.cost.slot_bytes));
   add("layers", std::to_string(arguments.cost.layers));
@@ -151,6 +132,10 @@ void add_simulate_options(CLI::App& app, SimulateArguments& a) {
       a trace of one's own: Azure or BurstGPT CSV, Mooncake or Bailian JSONL; plain, gzip or zstd
   packstone simulate --workload reason-r1:requests=2000 --pool-tokens 1000000 --json
       a workload with a parameter; the summary as JSON on standard output
+  packstone simulate --trace mooncake.jsonl --prefix-cache on --page-size 16 --pool-tokens 4000000
+      prompts with equal block ids share their pages
+  packstone simulate --policy fifo --requests 3000 --defrag straighten:256 --defrag-after 8
+      churn the pool eight times over, then straighten it while the requests go on
 
 The folder gets meta.json, summary.json, timeseries.csv, requests.csv and report.html. It is written
 whole or not at all. Equal input, seed and arguments give equal bytes whatever the number of
@@ -232,6 +217,34 @@ leaves them null.)");
       ->capture_default_str()
       ->group(scheduler);
 
+  const std::string manager = "Manager";
+  app.add_option_function<std::string>(
+         "--prefix-cache", [&a](const std::string& text) { a.prefix_cache = text == "on"; },
+         "on: prompts share the pages of equal block ids, on the trace's or workload's ids; off "
+         "is the default")
+      ->check(CLI::IsMember({"on", "off"}).description(""))
+      ->group(manager);
+  app.add_option_function<std::string>(
+         "--speculate", [&a](const std::string& text) { a.speculate = speculate_from(text); },
+         "MODE:K:Q: draft K slots a step and accept further ones with chance Q each; MODE is "
+         "rollback (free the rest each step), reserve (keep a tail) or front (move the accepted "
+         "to the front, free the rest). off; default: what the workload asks for, else off")
+      ->group(manager);
+  app.add_option_function<std::string>(
+         "--defrag", [&a](const std::string& text) { defrag_from(text, a.defrag); },
+         "OBJECTIVE:PAGES_PER_STEP: move so many pages after a step, beside running decode; "
+         "OBJECTIVE is frontier, straighten or granules. Planning takes milliseconds a step")
+      ->group(manager);
+  app.add_option("--defrag-every", a.defrag.every, "Plan after every so many steps")
+      ->check(within<std::int64_t>(1, 1 << 30))
+      ->capture_default_str()
+      ->group(manager);
+  app.add_option("--defrag-after", a.defrag.after_turnovers,
+                 "Begin once the pool has turned over so often")
+      ->check(within<double>(0.0, 1e9))
+      ->capture_default_str()
+      ->group(manager);
+
   const std::string measure = "Measuring";
   app.add_option("--samples", a.samples, "Samples of the metrics, evenly over the tokens")
       ->check(within<int>(1, 100'000))
@@ -289,6 +302,14 @@ void simulate(const SimulateArguments& arguments, const CommandContext& context)
   common.cost = arguments.cost;
   common.samples = arguments.samples;
   common.check = arguments.check;
+  common.prefix_cache = arguments.prefix_cache;
+  common.drafting =
+      arguments.speculate.value_or(DraftingOptions{.mode = hints.speculation.mode,
+                                                   .nodes = hints.speculation.draft_tokens,
+                                                   .acceptance = hints.speculation.acceptance,
+                                                   .accepted_max = hints.speculation.accepted_max});
+  common.drafting.seed = arguments.seed;
+  common.defrag = arguments.defrag;
   common.keep_requests = arguments.out.has_value();
   common.pool_tokens = arguments.pool_tokens.value_or(hints.pool_tokens > 0 ? hints.pool_tokens
                                                                             : common.pool_tokens);

@@ -39,6 +39,9 @@ struct SimulateArguments {
   std::string arrivals{"backlog"};
   std::int64_t token_budget{8192};
   double watermark{0.01};
+  bool prefix_cache{false};
+  std::optional<DraftingOptions> speculate;  ///< unset: what the workload asks for
+  DefragOptions defrag{};
   int samples{128};
   CostModel cost{};
 };

@@ -6,6 +6,7 @@
 #include <sim/report.hpp>
 #include <sim/version.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
@@ -73,6 +74,29 @@ Json limits_object(const RunResult& result, const RunOptions& options) {
           {"bytes_per_slot", options.cost.slot_bytes}};
 }
 
+Json reuse_object(const ReuseCounters& reuse) {
+  const auto rate = [](std::int64_t part, std::int64_t whole) {
+    return whole == 0 ? Json(nullptr)
+                      : Json(static_cast<double>(part) / static_cast<double>(whole));
+  };
+  return {{"blocks_asked", reuse.blocks_asked},
+          {"blocks_hit", reuse.blocks_hit},
+          {"block_hit_rate", rate(reuse.blocks_hit, reuse.blocks_asked)},
+          {"tokens_asked", reuse.tokens_asked},
+          {"tokens_hit", reuse.tokens_hit},
+          {"token_hit_rate", rate(reuse.tokens_hit, reuse.tokens_asked)}};
+}
+
+Json drafting_object(const DraftingCounters& drafting, std::int64_t nodes) {
+  const std::int64_t steps = drafting.drafted / std::max<std::int64_t>(nodes, 1);
+  return {{"drafted", drafting.drafted},
+          {"accepted", drafting.accepted},
+          {"tokens_per_step",
+           steps == 0 ? Json(nullptr)
+                      : Json(static_cast<double>(drafting.accepted) / static_cast<double>(steps))},
+          {"row_moves", drafting.row_moves}};
+}
+
 Json run_object(const Study& study, std::size_t index) {
   const RunResult& result = study.results[index];
   const SchedulerCounters& counters = result.counters;
@@ -98,6 +122,9 @@ Json run_object(const Study& study, std::size_t index) {
       // Any free page serves any request, so no allocation fails for fragmentation.
       {"alloc_fail_fragment", 0},
       {"preemptions", counters.preemptions},
+      {"evictions", result.reuse ? result.reuse->evictions : 0},
+      {"hit_tokens", result.reuse ? result.reuse->tokens_hit : 0},
+      {"moves", result.defrag ? result.defrag->counters.moves : 0},
   };
   object.update(metrics_object(result.steady));
   object["blowup"] = result.blowup();
@@ -108,6 +135,11 @@ Json run_object(const Study& study, std::size_t index) {
   object["decay"] = decay(result);
   object["oracle"] = oracle_object(result);
   object["limits"] = limits_object(result, study.options[index]);
+  if (result.reuse) object["prefix_cache"] = reuse_object(*result.reuse);
+  if (result.drafting) {
+    object["speculation"] = drafting_object(*result.drafting, study.options[index].drafting.nodes);
+  }
+  if (result.defrag) object["defrag"] = defrag_json(*result.defrag);
   object["how"] = kHow;
   object["digest"] = fmt::format("{:016x}", result.digest);
   object["timing"] = nullptr;
@@ -135,6 +167,46 @@ std::string share(std::int64_t part, std::int64_t whole) {
 }
 
 }  // namespace
+
+Json defrag_json(const DefragReport& report) {
+  const DefragCounters& counters = report.counters;
+  const bool frontier = report.objective == std::string("frontier");
+  return {{"objective", report.objective},
+          {"plans", counters.plans},
+          {"plans_with_moves", counters.plans_with_moves},
+          {"moves", counters.moves},
+          {"first_lower_bound", counters.first_lower_bound},
+          {"moves_to_first_empty_plan",
+           counters.moves_to_first_empty < 0 ? Json(nullptr) : Json(counters.moves_to_first_empty)},
+          {"frontier_moves_left", frontier ? Json(report.moves_left) : Json(nullptr)},
+          {"bytes_moved", report.bytes_moved},
+          {"moves_per_alloc", report.moves_per_alloc},
+          {"run_mean_before", report.run_mean_before},
+          {"run_mean_after", report.run_mean_after},
+          {"descriptors_before", report.descriptors_before},
+          {"descriptors_after", report.descriptors_after},
+          {"contig_before", report.contig_before},
+          {"contig_after", report.contig_after},
+          {"pause_us_p50", report.pause_us_p50},
+          {"pause_us_p99", report.pause_us_p99},
+          {"pause_us_max", report.pause_us_max},
+          {"step_cost_us", report.step_cost_us},
+          {"step_gain_us", report.step_gain_us},
+          {"break_even_steps",
+           std::isinf(report.break_even_steps) ? Json(nullptr) : Json(report.break_even_steps)},
+          {"how", "moves and runs measured-cpu; bytes, times and break-even modelled"}};
+}
+
+std::string defrag_verdict(const DefragReport& report) {
+  const double gain = report.step_gain_us;
+  return fmt::format(
+      "{}: {} moves ({:.3f} a page allocated), mean run {:.1f} -> {:.1f}, runs a request {:.1f} -> "
+      "{:.1f}; copies cost {:.1f} us a step and save {:.1f} us of attention a step (modelled): for "
+      "attention alone it {}",
+      report.objective, report.counters.moves, report.moves_per_alloc, report.run_mean_before,
+      report.run_mean_after, report.descriptors_before, report.descriptors_after,
+      report.step_cost_us, gain, gain > report.step_cost_us ? "pays" : "does not pay");
+}
 
 Json meta_json(const Study& study) {
   Json arguments = Json::object();
@@ -262,6 +334,20 @@ std::string result_table(const Study& study) {
                    std::isnan(result.steady_moves_min) ? 0.0 : result.steady_moves_min,
                    limits["frontier_copy_s"].get<double>() * 1e3, study.options[i].cost.copy_gbps,
                    limits["attention_floor_s"].get<double>() * 1e3);
+  }
+  for (const RunResult& result : study.results) {
+    if (result.reuse && result.reuse->blocks_asked > 0) {
+      fmt::format_to(
+          to, "prefix cache {} page {}: {} of {} blocks found ({:.1f} %), {} evictions\n",
+          result.policy, result.page_size, result.reuse->blocks_hit, result.reuse->blocks_asked,
+          100.0 * static_cast<double>(result.reuse->blocks_hit) /
+              static_cast<double>(result.reuse->blocks_asked),
+          result.reuse->evictions);
+    }
+    if (result.defrag) {
+      fmt::format_to(to, "defrag {} page {}: {}\n", result.policy, result.page_size,
+                     defrag_verdict(*result.defrag));
+    }
   }
   return fmt::to_string(out);
 }

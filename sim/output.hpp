@@ -42,6 +42,9 @@ struct Study {
 };
 
 [[nodiscard]] nlohmann::ordered_json meta_json(const Study& study);
+[[nodiscard]] nlohmann::ordered_json defrag_json(const DefragReport& report);
+/// One sentence: what it moved, what it gave, and whether that pays for attention alone.
+[[nodiscard]] std::string defrag_verdict(const DefragReport& report);
 [[nodiscard]] nlohmann::ordered_json summary_json(const Study& study);
 [[nodiscard]] std::string timeseries_csv(const Study& study);
 [[nodiscard]] std::string requests_csv(const Study& study);

@@ -70,8 +70,15 @@ Json run_data(const Study& study, std::size_t index) {
   const CostModel& cost = study.options[index].cost;
   const double moves = std::isnan(result.steady_moves_min) ? 0.0 : result.steady_moves_min;
   const double tokens = std::isnan(result.steady.live_tokens) ? 0.0 : result.steady.live_tokens;
+  Json defrag = nullptr;
+  if (result.defrag) {
+    defrag = defrag_json(*result.defrag);
+    defrag.erase("how");
+    defrag["verdict"] = defrag_verdict(*result.defrag);
+  }
   return {{"policy", result.policy},
           {"page_size", result.page_size},
+          {"defrag", defrag},
           {"pool_pages", result.pool_pages},
           {"turnovers", turnovers},
           {"seconds", at_seconds},

@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <exception>
 #include <limits>
-#include <thread>
 
 namespace packstone::sim {
 
@@ -69,7 +67,9 @@ class Replay {
         pages_(pool_pages(options)),
         kv_({.pages = pages_ + 1, .page_size = options.page_size, .policy = options.policy}),
         meter_(pages_ + 1, options.page_size, options.cost.slot_bytes),
-        scheduler_(list, options.scheduler, kv_, [this](const Retired& what) { note(what); }) {
+        scheduler_(
+            list, options.scheduler, kv_, [this](const Retired& what) { note(what); },
+            make_parts()) {
     result_.policy = options.policy;
     result_.page_size = options.page_size;
     result_.pool_pages = pages_;
@@ -83,6 +83,7 @@ class Replay {
     std::int64_t events_before = 0;
     for (std::int64_t step = 0; scheduler_.step(); ++step) {
       const std::int64_t written = scheduler_.counters().tokens_written;
+      if (options_.defrag.objective) defragment(written);
       if (step % kTimedSteps == 0) {
         const Clock::time_point now = Clock::now();
         const std::int64_t events = written + scheduler_.counters().tokens_released;
@@ -117,6 +118,25 @@ class Replay {
     if (progress_ == nullptr) return;
     progress_->tokens.fetch_add(written - reported_, std::memory_order_relaxed);
     reported_ = written;
+  }
+
+  SchedulerParts make_parts() {
+    if (options_.prefix_cache) reuse_.emplace(list_, kv_);
+    if (options_.drafting.mode != SpeculationMode::none) drafting_.emplace(kv_, options_.drafting);
+    return {.reuse = reuse_ ? &*reuse_ : nullptr, .drafting = drafting_ ? &*drafting_ : nullptr};
+  }
+
+  void defragment(std::int64_t written) {
+    if (!defrag_) {
+      const double pool = static_cast<double>(pages_ * options_.page_size);
+      if (static_cast<double>(written) < options_.defrag.after_turnovers * pool) return;
+      defrag_.emplace(options_.defrag, options_.cost, kv_, reuse_ ? &reuse_->cache() : nullptr);
+      defrag_from_ = written;
+      defrag_from_step_ = scheduler_.counters().steps;
+      sample();  // how things lay before
+      before_defrag_ = result_.samples.back().metrics;
+    }
+    defrag_->step();
   }
 
   void plan_samples() {
@@ -169,7 +189,7 @@ class Replay {
       }
       meter_.end();
     }
-    if (options_.check) kv_.check();
+    check();
 
     Sample sample;
     const SchedulerCounters& counters = scheduler_.counters();
@@ -194,10 +214,37 @@ class Replay {
     details_.push_back(detail);
   }
 
+  void check() {
+    if (!options_.check) return;
+    if (!reuse_) {
+      kv_.check();
+      return;
+    }
+    kv_.check(reuse_->cache().held());
+    reuse_->cache().check();
+  }
+
+  void finish_parts() {
+    if (defrag_) defrag_->end();
+    check();
+    if (reuse_) {
+      result_.reuse = reuse_->counters();
+      reuse_->cache().clear();
+    }
+    if (drafting_) result_.drafting = drafting_->counters();
+  }
+
+  void conclude_defrag() {
+    if (!defrag_) return;
+    const std::int64_t steps = result_.counters.steps - defrag_from_step_ + 1;
+    result_.defrag = defrag_->report(before_defrag_, result_.steady, steps);
+  }
+
   void mark_steady() {
     const SchedulerCounters& counters = scheduler_.counters();
     const std::int64_t pool = pages_ * options_.page_size;
-    const std::int64_t from = std::max(counters.tokens_written / 2, pool);
+    const std::int64_t half = (counters.tokens_written + defrag_from_) / 2;
+    const std::int64_t from = std::max(half, pool);
     const std::int64_t to =
         counters.drained_at >= 0 ? counters.drained_at : counters.tokens_written;
     bool any = false;
@@ -214,7 +261,7 @@ class Replay {
     result_.counters = scheduler_.counters();
     result_.now_ns = scheduler_.now_ns();
     result_.digest = kv_.digest();
-    if (options_.check) kv_.check();
+    finish_parts();
     if (kv_.available_pages() != pages_ || kv_.sequences() != 0) {
       throw InvariantError("after the replay " + std::to_string(kv_.available_pages()) + " of " +
                            std::to_string(pages_) + " pages are free and " +
@@ -253,6 +300,7 @@ class Replay {
     result_.run_shares = shares(runs);
     result_.oracle_run_shares = shares(oracle_runs);
     conclude_free();
+    conclude_defrag();
     conclude_timing();
   }
 
@@ -300,6 +348,12 @@ class Replay {
   KvManager kv_;
   Meter meter_;
   Oracle oracle_;
+  std::optional<PrefixReuse> reuse_;
+  std::optional<Drafting> drafting_;
+  std::optional<Defrag> defrag_;
+  std::int64_t defrag_from_{0};
+  std::int64_t defrag_from_step_{0};
+  Metrics before_defrag_{};
   Scheduler scheduler_;
   RunResult result_;
   std::vector<Detail> details_;
@@ -316,47 +370,10 @@ double RunResult::blowup() const {
   return static_cast<double>(peak_frontier) / static_cast<double>(peak_live);
 }
 
-std::int64_t total_tokens(const RequestList& list) {
-  std::int64_t sum = 0;
-  for (const Request& request : list.requests) {
-    sum += request.prompt_tokens;
-    sum += request.abort_after_tokens < 0
-               ? request.output_tokens
-               : std::min(request.output_tokens, request.abort_after_tokens);
-  }
-  return sum;
-}
-
 RunResult run(const RequestList& list, const RunOptions& options, ProgressCounters* progress) {
   RunResult result = Replay(list, options, progress).go();
   if (progress != nullptr) progress->runs_done.fetch_add(1, std::memory_order_relaxed);
   return result;
-}
-
-std::vector<RunResult> run_all(const RequestList& list, const std::vector<RunOptions>& options,
-                               int threads, ProgressCounters* progress) {
-  std::vector<RunResult> results(options.size());
-  std::vector<std::exception_ptr> errors(options.size());
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next.fetch_add(1); i < options.size(); i = next.fetch_add(1)) {
-      try {
-        results[i] = run(list, options[i], progress);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> workers;
-    const auto count = std::min(options.size(), static_cast<std::size_t>(std::max(threads, 1)));
-    for (std::size_t i = 1; i < count; ++i) workers.emplace_back(work);
-    work();
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return results;
 }
 
 }  // namespace packstone::sim

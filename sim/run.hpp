@@ -6,15 +6,19 @@
 ///
 /// Everything in a RunResult but `timing` depends on the requests and the options alone.
 
+#include <sim/defrag.hpp>
+#include <sim/drafting.hpp>
 #include <sim/metrics.hpp>
 #include <sim/oracle.hpp>
 #include <sim/request.hpp>
+#include <sim/reuse.hpp>
 #include <sim/scheduler.hpp>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,10 +30,13 @@ struct RunOptions {
   std::int64_t pool_tokens{262'144};  ///< slots of the pool, page 0 not counted
   SchedulerOptions scheduler{};
   CostModel cost{};
-  int samples{128};          ///< evenly over the tokens of the trace; more in the first turnover
-  int map_columns{240};      ///< cells of the pool map
-  bool keep_requests{true};  ///< fill RunResult::requests
-  bool check{false};         ///< KvManager::check() at every sample and at the end
+  bool prefix_cache{false};
+  DraftingOptions drafting{};  ///< mode none: off
+  DefragOptions defrag{};      ///< no objective: off
+  int samples{128};            ///< evenly over the tokens of the trace; more in the first turnover
+  int map_columns{240};        ///< cells of the pool map
+  bool keep_requests{true};    ///< fill RunResult::requests
+  bool check{false};           ///< KvManager::check() at every sample and at the end
 };
 
 /// Samples in which the pool is full and churned: see RunResult::steady.
@@ -90,6 +97,10 @@ struct RunResult {
   PageCount peak_live{0};               ///< pages, over the samples
   PageCount peak_frontier{0};           ///< pages
   [[nodiscard]] double blowup() const;  ///< peak_frontier / peak_live; the oracle's is 1
+
+  std::optional<ReuseCounters> reuse;
+  std::optional<DraftingCounters> drafting;
+  std::optional<DefragReport> defrag;
 
   /// [samples][2 x map_columns], see Meter::map.
   std::vector<std::vector<std::uint8_t>> map;

@@ -13,6 +13,10 @@
 /// pages go back, and it waits at the head of the queue to be prefilled again, the tokens that it
 /// had made included. A request that could never fit into the pool is refused on arrival.
 ///
+/// With a prefix cache a prompt starts with the pages found, and pages of the cache that nobody
+/// uses are evicted before a request is preempted. With speculation a decode step reserves the
+/// drafts of every sequence and commits what is accepted.
+///
 /// Output lengths are not known to a server: the manager is told the prompt's length only.
 ///
 /// Time is modelled, in whole nanoseconds (StepTime), and decides nothing but the arrivals of
@@ -20,10 +24,13 @@
 
 #include <packstone/kv_manager.hpp>
 
+#include <sim/drafting.hpp>
 #include <sim/request.hpp>
+#include <sim/reuse.hpp>
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <queue>
 #include <span>
@@ -87,12 +94,18 @@ struct SchedulerCounters {
   [[nodiscard]] std::int64_t retired() const { return finished + aborted + refused; }
 };
 
+/// Optional parts; nullptr is off. They must outlive the scheduler.
+struct SchedulerParts {
+  PrefixReuse* reuse{nullptr};
+  Drafting* drafting{nullptr};
+};
+
 class Scheduler {
  public:
   /// @param on_retire  called once for each request, before its pages go back; may be empty.
   /// The list and the manager must outlive the scheduler. Throws InvalidArgument for bad options.
   Scheduler(const RequestList& list, const SchedulerOptions& options, KvManager& kv,
-            std::function<void(const Retired&)> on_retire = {});
+            std::function<void(const Retired&)> on_retire = {}, SchedulerParts parts = {});
 
   /// Runs one step. False, and nothing done, once every request has retired.
   bool step();
@@ -108,6 +121,8 @@ class Scheduler {
     TokenCount generated{0};
     TokenCount target{0};       ///< output tokens after which it ends
     std::int32_t progress{-1};  ///< index of its record while it waits again, and runs
+    TokenCount cached{0};       ///< tokens that came with the shared prefix
+    std::optional<PrefixLock> lock{};
     [[nodiscard]] bool prefilling() const { return length < prefill_target; }
   };
   /// In order of admission.
@@ -128,6 +143,7 @@ class Scheduler {
     std::int32_t progress{-1};  ///< -1 until it has been admitted once
     std::int64_t since_ns{0};
   };
+  static constexpr std::int64_t kNeverNs = std::numeric_limits<std::int64_t>::max();
   using Timed = std::pair<std::int64_t, std::int64_t>;  // time, request
   using Earliest = std::priority_queue<Timed, std::vector<Timed>, std::greater<>>;
 
@@ -142,11 +158,17 @@ class Scheduler {
   [[nodiscard]] PageCount promised_pages() const;
   bool admit_head(const Waiting& waiting, PageCount& promised);
   void decode_all();
+  [[nodiscard]] Status decode_batch();
+  void grow_by_drafts();
+  void give_back(Active& active);
+  /// Evicts from the prefix cache towards `wanted` available pages; else preempts.
+  void relieve(PageCount wanted);
+  [[nodiscard]] bool can_take(const Request& request, TokenCount prefill, PageCount promised);
   void continue_prefills();
   void admit();
   void finish_ended();
   void preempt_newest();
-  void retire(const Active& active, Outcome outcome);
+  void retire(Active& active, Outcome outcome);
   void retire_waiting(const Waiting& waiting, Outcome outcome);
   void release_next_turn(std::int64_t request);
   std::int32_t new_progress();
@@ -155,13 +177,16 @@ class Scheduler {
   SchedulerOptions options_;
   KvManager& kv_;
   std::function<void(const Retired&)> on_retire_;
+  SchedulerParts parts_;
   PageCount watermark_pages_;
 
   std::vector<Active> running_;
-  std::vector<SeqId> decoding_;  // scratch of decode_all
-  std::vector<Growth> growths_;  // scratch of prefills
-  bool batch_changed_{true};     // decoding_ is out of date
-  std::int64_t budget_{0};       // tokens left in this step
+  std::vector<SeqId> decoding_;    // scratch of decode_all
+  std::vector<TokenCount> left_;   // scratch of speculation: tokens that each may make
+  std::vector<TokenCount> grown_;  // scratch of speculation
+  std::vector<Growth> growths_;    // scratch of prefills
+  bool batch_changed_{true};       // decoding_ is out of date
+  std::int64_t budget_{0};         // tokens left in this step
   std::int64_t prefilled_in_step_{0};
   TokenCount decoding_context_{0};  // sum of lengths of decoding requests
   bool preempted_in_step_{false};

@@ -309,11 +309,11 @@
 
     const moved = runs.filter((r) => r.defrag);
     el('defrag-section').hidden = moved.length === 0;
+    for (const r of moved) node(el('defrag'), 'p', '', r.policy + ', ' + r.defrag.verdict + '.');
     if (moved.length) {
-      const keys = Object.keys(moved[0].defrag);
-      table(el('defrag'), ['policy'].concat(keys.map((k) => k.replaceAll('_', ' '))),
-        moved.map((r) => [r.policy].concat(keys.map((k) => (typeof r.defrag[k] === 'number' || r.defrag[k] === null
-          ? short(r.defrag[k]) : r.defrag[k])))));
+      const keys = Object.keys(moved[0].defrag).filter((k) => k !== 'verdict');
+      table(el('defrag'), ['figure'].concat(moved.map((r) => r.policy)), keys.map((k) => [k.replaceAll('_', ' ')].concat(
+        moved.map((r) => (typeof r.defrag[k] === 'number' || r.defrag[k] === null ? short(r.defrag[k]) : r.defrag[k])))));
     }
   };
 
