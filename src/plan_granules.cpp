@@ -9,8 +9,9 @@ namespace {
 
 struct Granule {
   std::int32_t live{0};  // sources in it
-  std::int32_t free{0};  // destinations in it
   bool fixed{false};     // something in it can neither move nor go
+  bool victim{false};    // it is to be emptied
+  [[nodiscard]] bool stays() const { return (live > 0 || fixed) && !victim; }
 };
 
 // Granules are byte ranges of a buffer; a page belongs to each granule that it touches.
@@ -34,6 +35,21 @@ class Granules {
   [[nodiscard]] std::int64_t last_of(std::int32_t page) const {
     return ((page + 1) * page_ - 1) / granule_;
   }
+  // Free, and in no granule that is empty or is to be: filling it costs no granule.
+  [[nodiscard]] bool is_destination(std::int32_t page) const {
+    if (view_.place(page) != Place::free) return false;
+    for (std::int64_t g = first_of(page); g <= last_of(page); ++g) {
+      if (!all_[static_cast<std::size_t>(g)].stays()) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] std::int32_t destinations_in(std::int64_t granule) const {
+    std::int32_t count = 0;
+    for (std::int32_t page = low(granule); page <= high(granule); ++page) {
+      count += is_destination(page) ? 1 : 0;
+    }
+    return count;
+  }
   // First and last page that touch the granule.
   [[nodiscard]] std::int32_t low(std::int64_t granule) const {
     return static_cast<std::int32_t>(granule * granule_ / page_);
@@ -50,12 +66,10 @@ class Granules {
       case Place::shared:
         granule.live += 1;
         break;
-      case Place::free:
-        granule.free += 1;
-        break;
       case Place::wall:
         granule.fixed = true;
         break;
+      case Place::free:
       case Place::coming:
         break;
     }
@@ -92,26 +106,24 @@ PlanReason plan_granules(PlanView& view, PlanGate& gate, Outlook& outlook, PageC
   Granules granules(view);
   std::vector<Granule>& all = granules.all();
   const std::vector<std::int64_t> order = by_live(all);
-  PageCount room = 0;  // free pages of granules that are, and stay, in use
-  std::int64_t in_use = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].live == 0 && !all[i].fixed) continue;
-    in_use += 1;
-    room += all[i].free;
+  const std::int64_t in_use = std::ranges::count_if(all, &Granule::stays);
+  PageCount room = 0;
+  for (std::int32_t page = 1; page < view.pages(); ++page) {
+    room += granules.is_destination(page) ? 1 : 0;
   }
-  std::vector<bool> victim(all.size(), false);
   std::vector<std::int64_t> victims;
   bool blocked = false;
   for (const std::int64_t g : order) {
     Granule& granule = granules.at(g);
     if (granule.live == 0) continue;
-    if (granule.live + granule.free > room) continue;
+    const std::int32_t taken = granule.live + granules.destinations_in(g);
+    if (taken > room) continue;
     if (granule.fixed) {
       blocked = blocked || g > granules.last_of(0);
       continue;
     }
-    room -= granule.live + granule.free;
-    victim[static_cast<std::size_t>(g)] = true;
+    room -= taken;
+    granule.victim = true;
     victims.push_back(g);
     outlook.lower_bound += granule.live;
   }
@@ -121,26 +133,20 @@ PlanReason plan_granules(PlanView& view, PlanGate& gate, Outlook& outlook, PageC
   if (!gate.open(outlook.fragmentation_permille)) return PlanReason::below_threshold;
   if (view.left() == 0) return view.limit();
 
-  // Destinations: the fullest granules first. A page on the edge of a victim is none.
+  // Destinations: the fullest granules first.
   auto target = order.rbegin();
   std::int32_t next = 0;
   std::int32_t end = -1;
   const auto destination = [&]() -> std::int32_t {
     for (;; ++next) {
       while (next > end) {
-        while (target != order.rend() &&
-               (victim[static_cast<std::size_t>(*target)] ||
-                (granules.at(*target).live == 0 && !granules.at(*target).fixed))) {
-          ++target;
-        }
+        while (target != order.rend() && !granules.at(*target).stays()) ++target;
         if (target == order.rend()) return -1;
         next = granules.low(*target);
         end = granules.high(*target);
         ++target;
       }
-      const bool edge = victim[static_cast<std::size_t>(granules.first_of(next))] ||
-                        victim[static_cast<std::size_t>(granules.last_of(next))];
-      if (view.place(next) == Place::free && !edge) return next++;
+      if (granules.is_destination(next)) return next++;
     }
   };
   for (const std::int64_t g : victims) {
