@@ -43,6 +43,7 @@ void convert(const ConvertArguments& arguments, const CommandContext& context) {
     throw InvalidArgument(arguments.out + ": is there already");
   }
   RequestList list;
+  std::string told;
   if (arguments.trace) {
     TraceOptions options;
     options.format = trace_format_from(arguments.trace_format);
@@ -50,18 +51,18 @@ void convert(const ConvertArguments& arguments, const CommandContext& context) {
     options.block_tokens = arguments.block_tokens;
     options.seed = arguments.seed;
     Trace trace = read_trace(*arguments.trace, options);
-    context.out << fmt::format("read {} rows as {}: {} requests, {} rows dropped\n",
-                               trace.rows.read, to_string(trace.format), trace.rows.emitted,
-                               trace.rows.dropped_total());
+    told = fmt::format("read {} rows as {}: {} requests, {} rows dropped\n", trace.rows.read,
+                       to_string(trace.format), trace.rows.emitted, trace.rows.dropped_total());
     for (const auto& [reason, count] : trace.rows.dropped) {
-      context.out << fmt::format("  {}: {}\n", reason, count);
+      told += fmt::format("  {}: {}\n", reason, count);
     }
     list = std::move(trace.list);
   } else {
     list = make_workload(*arguments.workload, arguments.seed).list;
   }
   const std::int32_t block = write_mooncake_file(arguments.out, list);
-  context.out << fmt::format("wrote {} requests; read them with --block-tokens {}\n",
+  context.out << told
+              << fmt::format("wrote {} requests; read them with --block-tokens {}\n",
                              list.requests.size(), block);
 }
 

@@ -122,6 +122,27 @@ TEST_F(Command, BadArgumentsAreOneLineAndANonZeroStatus) {
       {"simulate", "--trace", good, "--out", root.string()},
       {"simulate", "--trace", good, "--out", "/proc/packstone"},
       {"simulate", "--trace", good, "--trace", good},
+      {"simulate", "--prefix-cache", "maybe"},
+      {"simulate", "--speculate", "rollback"},
+      {"simulate", "--speculate", "sideways:8:0.5"},
+      {"simulate", "--speculate", "front:0:0.5"},
+      {"simulate", "--speculate", "front:257:0.5"},
+      {"simulate", "--speculate", "front:8:1.5"},
+      {"simulate", "--speculate", "front:8:nan"},
+      {"simulate", "--speculate", "front:8:0.5:1"},
+      {"simulate", "--defrag", "frontier"},
+      {"simulate", "--defrag", "tidy:8"},
+      {"simulate", "--defrag", "frontier:0"},
+      {"simulate", "--defrag", "frontier:-5"},
+      {"simulate", "--defrag", "frontier:many"},
+      {"simulate", "--defrag-every", "0"},
+      {"convert"},
+      {"convert", "--out", out},
+      {"convert", "--trace", good},
+      {"convert", "--trace", good, "--out", good},
+      {"convert", "--trace", (root / "none.csv").string(), "--out", out},
+      {"convert", "--trace", good, "--out", (root / "none" / "x.jsonl").string()},
+      {"convert", "--workload", "no-such-workload", "--out", out},
       {"workloads", "--frobnicate"},
       {"info", "stray"},
   };
@@ -255,6 +276,53 @@ TEST_F(Command, ThreadsDoNotChangeAByte) {
   const std::string one = bytes("1");
   EXPECT_GT(one.size(), 10'000U);
   EXPECT_TRUE(one == bytes("2"));
+}
+
+TEST_F(Command, PartsOfTheManagerCanBeTurnedOn) {
+  const Outcome result = command({"simulate",
+                                  "--workload",
+                                  "longchat-mooncake:requests=30",
+                                  "--page-size",
+                                  "16",
+                                  "--policy",
+                                  "fifo,run",
+                                  "--prefix-cache",
+                                  "on",
+                                  "--speculate",
+                                  "front:16:0.6",
+                                  "--defrag",
+                                  "straighten:64",
+                                  "--defrag-every",
+                                  "8",
+                                  "--pool-tokens",
+                                  "1000000",
+                                  "--check",
+                                  "--json",
+                                  "--no-timing"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  for (const auto& run : nlohmann::json::parse(result.out)["runs"]) {
+    EXPECT_GT(run["prefix_cache"]["blocks_asked"], 0);
+    EXPECT_GT(run["speculation"]["accepted"], 0);
+    EXPECT_EQ(run["defrag"]["objective"], "straighten");
+    EXPECT_TRUE(run.contains("hit_tokens"));
+  }
+}
+
+TEST_F(Command, ConvertLosesNothing) {
+  const std::string out = (root / "out.jsonl").string();
+  const Outcome result = command({"convert", "--trace", trace(), "--out", out});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("--block-tokens 512"));
+  const std::string first = (root / "a").string();
+  const std::string second = (root / "b").string();
+  for (const auto& [input, folder] : {std::pair{trace(), first}, std::pair{out, second}}) {
+    ASSERT_EQ(
+        command({"simulate", "--trace", input, "--policy", "run", "--no-timing", "--out", folder})
+            .status,
+        0);
+  }
+  EXPECT_EQ(json(fs::path(first) / "summary.json")["runs"],
+            json(fs::path(second) / "summary.json")["runs"]);
 }
 
 TEST_F(Command, AllZeroOutputsGiveNoRatesRatherThanNan) {  // TR-05
