@@ -2,7 +2,7 @@
 // Merges the partials of segments that fell to several workers or pieces.
 #include "kernels/gqa_cursor.cuh"
 #include "kernels/gqa_launch.hpp"
-#include "kernels/gqa_primitives.cuh"
+#include "kernels/gqa_output.cuh"
 
 namespace packstone::kernels {
 namespace {
@@ -34,23 +34,6 @@ __device__ Parts parts_of(const GqaArgs& args, std::int64_t number, int rows, in
   const std::int64_t first =
       schedule.parts_before[line_index] + static_cast<std::int64_t>(segment) * pieces;
   return {{line_index, segment, pieces}, first, first, 1};
-}
-
-/// Stores a lane's adjacent values of an output row.
-template <int count>
-__device__ void store_values(const OutputView& output, char* row, unsigned lane,
-                             const float (&values)[count]) {
-#pragma unroll
-  for (int j = 0; j < count; j += 2) {
-    const unsigned pair = (count * lane + j) / 2;
-    if (output.type == FloatType::fp32) {
-      reinterpret_cast<float2*>(row)[pair] = make_float2(values[j], values[j + 1]);
-    } else {
-      reinterpret_cast<std::uint32_t*>(row)[pair] =
-          output.type == FloatType::bf16 ? gqa::pack(gqa::Bf16{}, values[j], values[j + 1])
-                                         : gqa::pack(gqa::Fp16{}, values[j], values[j + 1]);
-    }
-  }
 }
 
 /// One row of a cut segment, by one warp, the partials in order.
@@ -92,16 +75,14 @@ __device__ void merge_row(const GqaArgs& args, const Parts& parts, const gqa::Li
   const std::int64_t kv_head = (parts.cut.segment % head_blocks) * args.head_block + head_in_block;
   const std::int64_t head = kv_head * args.group + row % args.group;
   const float scale = total == 0.0F ? 0.0F : 1.0F / total;
+  char* to = gqa::output_row(p.output, token, head);
 #pragma unroll
-  for (int j = 0; j < kValues; ++j) sum[j] *= scale;
-  char* to = static_cast<char*>(p.output.out) + token * p.output.stride_token +
-             head * p.output.stride_head;
-  store_values(p.output, to, lane, sum);
-  if (p.output.lse == nullptr || lane != 0) return;
-  const float lse = total == 0.0F ? -INFINITY : peak + log2f(total);
-  auto* lse_row = reinterpret_cast<float*>(reinterpret_cast<char*>(p.output.lse) +
-                                           token * p.output.lse_stride_token);
-  lse_row[head] = p.output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
+  for (int j = 0; j < kValues; j += 2) {
+    const auto column = static_cast<std::int32_t>(kValues * lane) + j;
+    gqa::store_pair(p.output.type, to, {column, sum[j] * scale, sum[j + 1] * scale});
+  }
+  if (lane == 0)
+    gqa::store_lse(p.output, token, head, total == 0.0F ? -INFINITY : peak + log2f(total));
 }
 
 /// Work items are a cut and four of its rows, a warp each.

@@ -14,6 +14,7 @@
 /// two tiles of the output with interleaved columns.
 
 #include "kernels/gqa_cursor.cuh"
+#include "kernels/gqa_output.cuh"
 #include "kernels/gqa_primitives.cuh"
 
 #include <cstdint>
@@ -522,60 +523,30 @@ class Worker {
     }
   }
 
-  /// Columns of pair `pair` (0 or 1) of 16 columns, and their values.
-  struct Pair {
-    std::int32_t column;
-    float x;
-    float y;
-  };
-  __device__ Pair pair_of(int i, int pair, int half, float scale) const {
-    const auto quad = static_cast<std::int32_t>(lane_ & 3U);
-    if constexpr (kEightBit) {
-      return {16 * i + 4 * quad + 2 * pair, out_[2 * i][2 * half + pair] * scale,
-              out_[2 * i + 1][2 * half + pair] * scale};
-    } else {
-      return {16 * i + 8 * pair + 2 * quad, out_[2 * i + pair][2 * half] * scale,
-              out_[2 * i + pair][2 * half + 1] * scale};
-    }
-  }
-
   __device__ void store_row(int half, std::int32_t row, float scale, float lse) {
     const OutputView& output = args_.params.output;
     const std::int64_t token = now_.line.query + now_.line.node + row / args_.group;
     const std::int64_t head = kv_head_of(now_) * args_.group + row % args_.group;
-    char* to =
-        static_cast<char*>(output.out) + token * output.stride_token + head * output.stride_head;
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-#pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
-        const Pair values = pair_of(i, pair, half, scale);
-        if (output.type == FloatType::fp32) {
-          *reinterpret_cast<float2*>(to + 4 * values.column) = make_float2(values.x, values.y);
-        } else {
-          *reinterpret_cast<std::uint32_t*>(to + 2 * values.column) =
-              output.type == FloatType::bf16 ? pack(Bf16{}, values.x, values.y)
-                                             : pack(Fp16{}, values.x, values.y);
-        }
-      }
-    }
-    if (output.lse == nullptr || (lane_ & 3U) != 0) return;
-    char* lse_row = reinterpret_cast<char*>(output.lse) + token * output.lse_stride_token;
-    reinterpret_cast<float*>(lse_row)[head] =
-        output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
+    store_pairs(output.type, output_row(output, token, head), half, scale);
+    if ((lane_ & 3U) == 0) store_lse(output, token, head, lse);
   }
 
   __device__ void store_partial(int half, std::int64_t row, float scale, float lse) {
-    float* to = args_.partial_out + row * kDim;
+    store_pairs(FloatType::fp32, reinterpret_cast<char*>(args_.partial_out + row * kDim), half,
+                scale);
+    if ((lane_ & 3U) == 0) args_.partial_lse[row] = lse;
+  }
+
+  __device__ void store_pairs(FloatType to_type, char* row, int half, float scale) const {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
-        const Pair values = pair_of(i, pair, half, scale);
-        *reinterpret_cast<float2*>(to + values.column) = make_float2(values.x, values.y);
+        store_pair(
+            to_type, row,
+            pair_of<kEightBit>(out_, i, pair, half, static_cast<std::int32_t>(lane_ & 3U), scale));
       }
     }
-    if ((lane_ & 3U) == 0) args_.partial_lse[row] = lse;
   }
 
   const GqaArgs& args_;

@@ -35,6 +35,22 @@ class AttentionDeviceTest : public ::testing::Test {
   }
 };
 
+/// A test that runs for each kind of attention.
+class AttentionKindTest : public AttentionDeviceTest,
+                          public ::testing::WithParamInterface<AttentionKind> {
+ protected:
+  /// A small case of the kind under test.
+  static AttentionCase base_case() {
+    AttentionCase c;
+    c.kind = GetParam();
+    c.heads = 8;
+    c.kv_heads = is_gqa() ? 2 : 1;
+    c.scale = is_gqa() ? 1.0F : 0.5F;
+    return c;
+  }
+  static bool is_gqa() { return GetParam() == AttentionKind::gqa; }
+};
+
 /// A device array of exactly the size of its source, so that a checker sees the first read past it.
 class DeviceArray {
  public:
