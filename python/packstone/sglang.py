@@ -33,7 +33,9 @@ __all__ = [
 def _host(values):
     """An object that the extension can read in place: NumPy, or DLPack in host memory."""
     if isinstance(values, np.ndarray):
-        return values if values.dtype in (np.int32, np.int64) else values.astype(np.int64)
+        dtype = values.dtype
+        readable = dtype.kind == "i" and dtype.itemsize >= 4 and dtype.isnative
+        return values if readable else values.astype(np.int64)
     device = getattr(values, "device", None)
     if device is not None and getattr(device, "type", "cpu") != "cpu":
         return values.cpu()
@@ -204,6 +206,27 @@ class _Allocator:
 
     def merge_and_sort_free(self):
         self._core.merge_and_sort()
+
+    # ---- defragmentation ----
+
+    def defrag(self, tables, values=(), *, moves_max=256):
+        """Moves pages so that rows lie in fewer and longer runs; (tgt_loc, src_loc) int64.
+
+        tables: arrays of slots of consecutive tokens, one a row, each from a page boundary on (the
+        filled part of a row of req_to_token). values: every other array that names slots (tree
+        nodes). Both are rewritten in place, so they are NumPy arrays or CPU tensors; pages that
+        none of them names stay where they are. Then `kvcache.move_kv_cache(tgt_loc, src_loc)`
+        copies the rows (tgt and src never overlap), and once that, and all work that was queued
+        before with the old slots, is over, `defrag_done()` frees the pages that were left.
+        moves_max: pages, at most.
+        """
+        self._epoch += 1
+        tgt, src = self._core.defrag(list(tables), list(values), moves_max, self._epoch)
+        return self._out(tgt), self._out(src)
+
+    def defrag_done(self):
+        """Frees the pages that defrag has left; returns how many."""
+        return self._core.reclaim(self._epoch)
 
     # ---- hooks that the scheduler calls whatever the allocator ----
 

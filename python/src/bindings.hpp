@@ -7,6 +7,7 @@
 #include "slot_allocator.hpp"
 
 #include <packstone/error.hpp>
+#include <packstone/kv_manager.hpp>
 #include <packstone/units.hpp>
 
 #include <nanobind/nanobind.h>
@@ -77,7 +78,9 @@ inline Int32s to_array(std::span<const PageId> pages) {
 
 void bind_errors(nb::module_& m);
 void bind_page_allocator(nb::module_& m);
+/// Binds the manager, and after it what is bound to it.
 void bind_kv_manager(nb::module_& m);
+void bind_planning(nb::module_& m, nb::class_<KvManager>& manager);
 void bind_slot_allocator(nb::module_& m);
 void bind_verify(nb::module_& m);
 

@@ -224,6 +224,7 @@ void bind_kv_manager(nb::module_& m) {
   bind_life(c);
   bind_views(c);
   bind_moves(c);
+  bind_planning(m, c);
 }
 
 }  // namespace packstone::python

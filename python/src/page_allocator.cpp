@@ -48,7 +48,7 @@ void bind_page_allocator(nb::module_& m) {
             std::vector<PageId> pages(count);
             require_ok(self.allocate({.take = {.after = PageId{after}}, .owner = owner}, pages),
                        "alloc");
-            return to_array(pages);
+            return to_array(std::span<const PageId>(pages));
           },
           nb::arg("count"), nb::kw_only(), nb::arg("owner") = 0, nb::arg("after") = -1,
           "int32 [count]: pages of one reference each.\n\n"

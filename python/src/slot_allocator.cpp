@@ -193,9 +193,16 @@ void SlotAllocator::free(const IntView& view) {
   const std::span<const std::int64_t> slots = dense(view);
   scratch_.clear();
   if (page_size_ == 1) {
+    // One test for all, so that the loop has no branch; the slow one names the slot at fault.
     scratch_.resize(slots.size());
-    std::ranges::transform(slots, scratch_.begin(),
-                           [&](std::int64_t slot) { return page_of(slot); });
+    std::int64_t high_bits = 0;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      high_bits |= slots[i];
+      scratch_[i] = PageId{static_cast<std::int32_t>(slots[i])};
+    }
+    if ((high_bits >> 31) != 0) {
+      for (const std::int64_t slot : slots) (void)page_of(slot);
+    }
     return release(scratch_);
   }
   const auto size = static_cast<std::size_t>(page_size_);

@@ -72,7 +72,14 @@ class SlotAllocator {
   /// page that is free now is in neither list. O(pool)
   void restore(const IntView& free, const IntView& released);
 
-  [[nodiscard]] PageAllocator& pages_of() { return allocator_; }
+  /// Plans and makes moves that straighten the tables.
+  /// @param tables  slots of consecutive tokens of one row each, from a page boundary on
+  /// @param values  other arrays that name live slots (of tree nodes)
+  /// Pages that neither names stay where they are. The caller renames the slots of `from` pages in
+  /// every array that names them. Sources are free again after `reclaim(epoch)`.
+  std::vector<PageMove> defrag(std::span<const IntView> tables, std::span<const IntView> values,
+                               PageCount moves_max, Epoch epoch);
+  PageCount reclaim(Epoch reached);
 
  private:
   [[nodiscard]] bool sorts() const { return policy_ == Policy::sorted; }

@@ -11,6 +11,61 @@ MaybeSlots to_slots(std::optional<SlotAllocator::Slots>&& slots) {
   return to_array(std::move(*slots));
 }
 
+/// As Ints, but written to.
+using MutableInts = nb::ndarray<nb::ndim<1>, nb::device::cpu>;
+
+IntView view_of(const MutableInts& array) {
+  const bool wide = array.dtype() == nb::dtype<std::int64_t>();
+  if (!wide && array.dtype() != nb::dtype<std::int32_t>()) {
+    throw InvalidArgument("an array of slots is neither int32 nor int64");
+  }
+  return {.data = array.data(),
+          .count = static_cast<std::int64_t>(array.shape(0)),
+          .stride = array.stride(0),
+          .wide = wide};
+}
+
+template <typename T>
+void rename_slots(const MutableInts& array, const std::vector<std::int32_t>& to,
+                  std::int64_t size) {
+  T* data = static_cast<T*>(array.data());
+  for (std::size_t i = 0; i < array.shape(0); ++i) {
+    T& slot = data[static_cast<std::int64_t>(i) * array.stride(0)];
+    const std::int32_t page = to[static_cast<std::size_t>(slot / size)];
+    if (page != 0) slot = static_cast<T>(page * size + slot % size);
+  }
+}
+
+/// (tgt, src) slots of the moves; the arrays are rewritten.
+nb::tuple defrag(SlotAllocator& self, const std::vector<MutableInts>& tables,
+                 const std::vector<MutableInts>& values, PageCount moves_max, Epoch epoch) {
+  std::vector<IntView> table_views;
+  std::vector<IntView> value_views;
+  for (const MutableInts& each : tables) table_views.push_back(view_of(each));
+  for (const MutableInts& each : values) value_views.push_back(view_of(each));
+  const std::vector<PageMove> moves = self.defrag(table_views, value_views, moves_max, epoch);
+  std::vector<std::int32_t> to(static_cast<std::size_t>(self.pages()) + 1, 0);
+  std::vector<std::int64_t> sources;
+  std::vector<std::int64_t> targets;
+  for (const PageMove& move : moves) {
+    to[static_cast<std::size_t>(index_of(move.from))] = index_of(move.to);
+    for (std::int64_t i = 0; i < self.page_size(); ++i) {
+      sources.push_back(slot_of(move.from, self.page_size(), i));
+      targets.push_back(slot_of(move.to, self.page_size(), i));
+    }
+  }
+  for (const std::vector<MutableInts>& arrays : {tables, values}) {
+    for (const MutableInts& array : arrays) {
+      if (view_of(array).wide) {
+        rename_slots<std::int64_t>(array, to, self.page_size());
+      } else {
+        rename_slots<std::int32_t>(array, to, self.page_size());
+      }
+    }
+  }
+  return nb::make_tuple(to_array(std::move(targets)), to_array(std::move(sources)));
+}
+
 }  // namespace
 
 void bind_slot_allocator(nb::module_& m) {
@@ -65,6 +120,9 @@ void bind_slot_allocator(nb::module_& m) {
             return to_array(self.representatives(int_view(slots, "free_index"), start));
           },
           nb::arg("slots"), nb::arg("start_pos"), "int64: the first slot of each page.")
+      .def("defrag", &defrag, nb::arg("tables"), nb::arg("values"), nb::arg("moves_max"),
+           nb::arg("epoch"), "See packstone.sglang: (tgt_loc, src_loc), int64.")
+      .def("reclaim", &SlotAllocator::reclaim, nb::arg("reached"))
       .def("merge_and_sort", &SlotAllocator::merge_and_sort)
       .def("clear", &SlotAllocator::clear)
       .def("check", &SlotAllocator::check, nb::call_guard<nb::gil_scoped_release>(),
