@@ -44,6 +44,8 @@ struct MlaPolicy {
   [[nodiscard]] constexpr std::int32_t threads() const {
     return kMathThreads + (few() ? 32 * kCopyWarps : 0);
   }
+  /// Tokens of a tile: a stage of the ring.
+  [[nodiscard]] constexpr std::int32_t tile() const { return few() ? 16 : 32; }
   /// Rows of a segment.
   [[nodiscard]] constexpr std::int32_t rows() const { return few() ? 16 : 64; }
   /// Distance of two rows in shared memory: an odd multiple of 16 bytes, so that eight rows lie in
@@ -52,19 +54,17 @@ struct MlaPolicy {
     const auto bytes = static_cast<std::int32_t>(mla_row_bytes(type));
     return (bytes / 16) % 2 == 1 ? bytes : bytes + 16;
   }
-  [[nodiscard]] constexpr std::int32_t stage_bytes() const { return kTile * pitch(); }
-  /// Tiles in the ring: what is left of the 101,376 bytes of compute capability 12.0, at most 8.
+  [[nodiscard]] constexpr std::int32_t stage_bytes() const { return tile() * pitch(); }
+  /// Tiles in the ring: what 101,376 bytes leave room for, at most 8.
   [[nodiscard]] constexpr std::int32_t stages() const {
-    if (eight_bit()) return few() ? 8 : 6;
-    return few() ? 5 : 4;
+    if (few()) return eight_bit() ? 8 : 5;
+    return !eight_bit() ? 2 : (type == KvType::e4m3 ? 4 : 3);
   }
   [[nodiscard]] constexpr std::int32_t ring_bytes() const { return stages() * stage_bytes(); }
   /// Partial scores in exchange between the warps.
-  [[nodiscard]] constexpr std::int32_t exchange_bytes() const {
-    return few() ? 2 * kSlices * 512 : 2 * kSlices * kSlices * 512;
-  }
-  /// Weights, row factors, barriers, row numbers of tiles to come, and cursors.
-  [[nodiscard]] constexpr std::int32_t small_bytes() const { return few() ? 3840 : 5888; }
+  [[nodiscard]] constexpr std::int32_t exchange_bytes() const { return few() ? 4096 : 16384; }
+  /// Barriers, cursors, and places of rows to come.
+  [[nodiscard]] constexpr std::int32_t small_bytes() const { return few() ? 3840 : 5632; }
   [[nodiscard]] constexpr std::int32_t shared_bytes() const {
     return ring_bytes() + exchange_bytes() + small_bytes();
   }
@@ -115,6 +115,7 @@ constexpr bool mla_has_fixed_pieces(const MlaSchedule& schedule) {
 struct MlaArgs {
   VerifyParams params;
   MlaSchedule schedule;
+  std::int32_t tile;        ///< tokens: MlaPolicy::tile()
   std::int32_t rows;        ///< of a segment, at most MlaPolicy::rows()
   std::int32_t page_shift;  ///< page_size is 2 to this; -1: no power of two
   bool rope_apart;          ///< some rope part is not in the row of its latent part

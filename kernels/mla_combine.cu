@@ -16,7 +16,7 @@ __device__ MlaCut cut_by_piece(const MlaArgs& args, std::int64_t part) {
   const MlaSchedule& schedule = args.schedule;
   MlaCut cut{};
   cut.line = mla::find_line(schedule.parts_before, schedule.lines, part);
-  const mla::Line line = mla::load_line(args, cut.line, args.rows, MlaPolicy::kTile);
+  const mla::Line line = mla::load_line(args, cut.line, args.rows, args.tile);
   const std::int32_t piece = mla::piece_tiles_of(schedule, line.tiles);
   const std::int32_t pieces = (line.tiles + piece - 1) / piece;
   const std::int64_t local = part - schedule.parts_before[cut.line];
@@ -47,18 +47,30 @@ __device__ void merge_row(const MlaArgs& args, const MlaCut& cut, const mla::Lin
     peak = fmaxf(peak, __shfl_xor_sync(0xFFFFFFFFU, peak, step));
   float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
   float total = 0.0F;
-#pragma unroll 8
-  for (int i = static_cast<int>(group); i < cut.count; i += kGroups) {
-    const std::int64_t at = place(i);
-    const float lse = args.partial_lse[at];
-    // An empty part has weight 0 also where every part is empty and the peak is -inf.
-    const float weight = lse == -INFINITY ? 0.0F : mla::exp2_fast(lse - peak);
-    const float4 part = reinterpret_cast<const float4*>(args.partial_out)[at * kColumns + column];
-    total += weight;
-    sum.x = fmaf(weight, part.x, sum.x);
-    sum.y = fmaf(weight, part.y, sum.y);
-    sum.z = fmaf(weight, part.z, sum.z);
-    sum.w = fmaf(weight, part.w, sum.w);
+  // Batches, so that the loads of one are on their way together.
+  constexpr int kBatch = 8;
+  for (int first = static_cast<int>(group); first < cut.count; first += kBatch * kGroups) {
+    float lse[kBatch];
+    float4 part[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = first + b * kGroups;
+      const std::int64_t at = place(i < cut.count ? i : 0);
+      lse[b] = i < cut.count ? args.partial_lse[at] : -INFINITY;
+      part[b] = reinterpret_cast<const float4*>(args.partial_out)[at * kColumns + column];
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      // An empty part has weight 0 also where every part is empty and the peak is -inf, and then
+      // its values do not count, whatever they are.
+      if (lse[b] == -INFINITY) continue;
+      const float weight = mla::exp2_fast(lse[b] - peak);
+      total += weight;
+      sum.x = fmaf(weight, part[b].x, sum.x);
+      sum.y = fmaf(weight, part[b].y, sum.y);
+      sum.z = fmaf(weight, part[b].z, sum.z);
+      sum.w = fmaf(weight, part[b].w, sum.w);
+    }
   }
   sums[group][column] = sum;
   if (column == 0) totals[group] = total;
@@ -99,7 +111,7 @@ __device__ void merge_row(const MlaArgs& args, const MlaCut& cut, const mla::Lin
 
 __device__ void merge_cut(const MlaArgs& args, const MlaCut& cut, int row) {
   if (cut.count < 2) return;
-  const mla::Line line = mla::load_line(args, cut.line, args.rows, MlaPolicy::kTile);
+  const mla::Line line = mla::load_line(args, cut.line, args.rows, args.tile);
   const std::int32_t line_row = cut.segment * args.rows + row;
   if (line_row < line.nodes * args.params.heads) merge_row(args, cut, line, line_row);
 }

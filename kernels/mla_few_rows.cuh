@@ -83,6 +83,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) out_[i][0] = out_[i][1] = out_[i][2] = out_[i][3] = 0.0F;
+    exponent_ = Base::kNoExponent;
     peak_[0] = peak_[1] = -INFINITY;
     total_[0] = total_[1] = 0.0F;
     for (; tile_ < tile_end_; tile_ += 2) {
@@ -204,7 +205,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   }
 
   __device__ std::uint32_t exchange_at() const {
-    return this->exchange() + 16U * this->lane();
+    return this->exchange_buffer() + 16U * this->lane();
   }
 
   /// The softmax step and the product with V for the current step.
@@ -288,7 +289,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   __device__ void accumulate(std::uint32_t stage, std::uint32_t (&weights)[4], float factor0,
                              float factor1) {
     if constexpr (kTileScales) {
-      const float unit = this->scale_weights(weights, stage, this->warp() >> 1U);
+      const float unit = this->scale_weights(weights, stage, this->warp() >> 1U, exponent_);
       factor0 *= unit;
       factor1 *= unit;
     }
@@ -335,7 +336,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float total = row_sum(total_[half]);
-      const float scale = total == 0.0F ? 0.0F : this->value_scale() / total;
+      const float scale = total == 0.0F ? 0.0F : this->value_scale(exponent_) / total;
       const auto row = static_cast<std::int32_t>(8 * half + (this->lane() >> 2U));
       if (this->warp() == 0 && (this->lane() & 3U) == 0) {
         const float lse = total == 0.0F ? -INFINITY : peak_[half] - kShift + log2f(total);
@@ -352,6 +353,7 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   std::uint32_t at_{0};  ///< tile of the share
   std::uint32_t query_[18][4];
   float out_[8][4];
+  std::int32_t exponent_;
   float peak_[2];
   float total_[2];
 };

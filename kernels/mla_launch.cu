@@ -82,20 +82,21 @@ Layout lay_out(const VerifyParams& params, const PlanOptions& options,
   args.rope_apart = params.rope_dim != 0 &&
                     (params.pool.k_rope != nullptr ||
                      (params.tail_place == TailPlace::separate && params.tail.k_rope != nullptr));
+  args.tile = policy.tile();
   args.rows = rows_of(params, options, policy);
   schedule.workers = layout.blocks = device.multiprocessors;
   schedule.worker_tiles_min = kWorkerTilesMin;
   schedule.splits = options.splits;
   if (options.splits == 0 && options.batch_invariant) {
     const std::int32_t tokens = options.split_tokens > 0 ? options.split_tokens : kPieceTokens;
-    schedule.piece_tiles = static_cast<std::int32_t>(divide_up(tokens, MlaPolicy::kTile));
+    schedule.piece_tiles = static_cast<std::int32_t>(divide_up(tokens, policy.tile()));
   }
   const bool sparse = params.sparse.entries != nullptr;
   const std::int64_t lines_max = sparse ? bounds.tokens_max : bounds.batch_max;
   const std::int64_t segments_max =
       divide_up(std::int64_t{bounds.tokens_max} * params.heads, args.rows) + lines_max;
   const std::int64_t tiles_max =
-      std::max<std::int64_t>(1, divide_up(bounds.length_max, MlaPolicy::kTile));
+      std::max<std::int64_t>(1, divide_up(bounds.length_max, policy.tile()));
   layout.parts_max = parts_max_of(schedule, segments_max, tiles_max);
   const std::int64_t partial_rows = layout.parts_max * args.rows;
   schedule.tiles_before = take<std::int64_t>(&layout.bytes, lines_max + 1);

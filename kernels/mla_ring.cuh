@@ -129,8 +129,7 @@ __device__ RowPlace place_of(const MlaArgs& args, const PendingRow& row) {
 template <KvType type, std::uint32_t count>
 __device__ void copy_rows(const MlaArgs& args, const RowPlace& place, std::uint32_t first,
                           std::uint32_t stage, std::uint32_t barrier) {
-  constexpr MlaPolicy policy{type, MlaShape::few_rows};
-  constexpr auto kPitch = static_cast<std::uint32_t>(policy.pitch());
+  constexpr auto kPitch = static_cast<std::uint32_t>(MlaPolicy{type, MlaShape::few_rows}.pitch());
   constexpr auto kLatent = static_cast<std::uint32_t>(mla_latent_bytes(type));
   const auto rope_bytes =
       static_cast<std::uint32_t>(args.params.rope_dim == 0 ? 0 : mla_rope_bytes(type));

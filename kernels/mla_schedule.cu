@@ -191,7 +191,7 @@ cudaError_t launch_mla_schedule(const MlaArgs& args, cudaStream_t stream) {
   const int batch = args.params.batch;
   const int word_blocks =
       args.schedule.words == nullptr ? 0 : (batch < kWordBlocksMax ? batch : kWordBlocksMax);
-  schedule_kernel<<<1 + word_blocks, kThreads, 0, stream>>>(args, args.rows, MlaPolicy::kTile);
+  schedule_kernel<<<1 + word_blocks, kThreads, 0, stream>>>(args, args.rows, args.tile);
   return cudaGetLastError();
 }
 

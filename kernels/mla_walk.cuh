@@ -16,19 +16,15 @@ namespace packstone::kernels::mla {
 
 /// Places in the part of shared memory behind the ring and the exchange buffers, in bytes.
 struct SmallMap {
-  static constexpr std::uint32_t kWeights = 0;     ///< [2][2][32] operands of 16 rows
-  static constexpr std::uint32_t kFactors = 2048;  ///< [2][8][4]: row 8 j + i of a group at [i][j]
-  static constexpr std::uint32_t kFull = 2304;     ///< [8] barriers: the stage is filled
-  static constexpr std::uint32_t kEmpty = 2368;    ///< [8] barriers: the stage is read
-  static constexpr std::uint32_t kScored = 2432;   ///< [2] barriers: partial scores are there
-  static constexpr std::uint32_t kWeighed = 2448;  ///< [2] barriers: weights are there
-  static constexpr std::uint32_t kBad = 2464;      ///< tokens of a tile that are not finite
-  static constexpr std::uint32_t kTiles = 2468;    ///< tiles of the share
-  static constexpr std::uint32_t kCursors = 2480;  ///< [12] cursors: one a warp, then the copies'
+  static constexpr std::uint32_t kFull = 0;       ///< [8] barriers: the stage is filled
+  static constexpr std::uint32_t kEmpty = 64;     ///< [8] barriers: the stage is read
+  static constexpr std::uint32_t kBad = 128;      ///< tokens of a tile that are not finite
+  static constexpr std::uint32_t kTiles = 132;    ///< tiles of the share
+  static constexpr std::uint32_t kCursors = 136;  ///< [12] cursors: one a warp, then the copies'
   static constexpr std::uint32_t kCursorBytes = 72;
   static constexpr std::uint32_t kFewEnd = kCursors + 12 * kCursorBytes;
-  static constexpr std::uint32_t kPlaces = 3584;  ///< many rows: [8][16] places of rows to come
-  static constexpr std::uint32_t kManyEnd = kPlaces + 8 * 16 * 16;
+  static constexpr std::uint32_t kPlaces = 1024;  ///< many rows: [8][32] places of rows to come
+  static constexpr std::uint32_t kManyEnd = kPlaces + 8 * 32 * 16;
 };
 static_assert(SmallMap::kFewEnd <= MlaPolicy{KvType::bf16, MlaShape::few_rows}.small_bytes());
 static_assert(SmallMap::kManyEnd <= MlaPolicy{KvType::bf16, MlaShape::many_rows}.small_bytes());
@@ -38,7 +34,7 @@ template <KvType type, MlaShape shape>
 class Walk {
  public:
   static constexpr MlaPolicy policy{type, shape};
-  static constexpr int kTile = MlaPolicy::kTile;
+  static constexpr int kTile = policy.tile();
   static constexpr bool kEightBit = policy.eight_bit();
   static constexpr bool kTileScales = type == KvType::e4m3_tile;
   static constexpr auto kPitch = static_cast<std::uint32_t>(policy.pitch());
@@ -82,7 +78,7 @@ class Walk {
   __device__ std::uint32_t small() const {
     return shared() + static_cast<std::uint32_t>(policy.ring_bytes() + policy.exchange_bytes());
   }
-  __device__ std::uint32_t exchange() const {
+  __device__ std::uint32_t exchange_buffer() const {
     return shared() + static_cast<std::uint32_t>(policy.ring_bytes());
   }
   __device__ std::uint32_t stage(std::uint32_t tile) const {
@@ -143,10 +139,6 @@ class Walk {
         barrier_init(full(i), copy_arrivals(policy.few() ? 1 : 8));
         barrier_init(empty(i), MlaPolicy::kMathThreads / 32);
       }
-      for (std::uint32_t i = 0; i < 2; ++i) {
-        barrier_init(small() + SmallMap::kScored + 8U * i, MlaPolicy::kSlices);
-        barrier_init(small() + SmallMap::kWeighed + 8U * i, MlaPolicy::kSlices);
-      }
       fence_for_copies();
     }
     __syncthreads();
@@ -179,7 +171,6 @@ class Walk {
     const Cursor& at = now();
     masked_from_ = args_.params.sparse.entries != nullptr ? 0 : at.line.prefix / kTile;
     tile_ = at.tile;  // which stays until the next piece
-    exponent_ = kNoExponent;
     const std::int32_t piece = piece_tiles_of(args_.schedule, at.line.tiles);
     const std::int32_t end = min((at.tile / piece + 1) * piece, at.line.tiles);
     tile_end_ =
@@ -266,7 +257,7 @@ class Walk {
   __device__ std::uint32_t seen(std::int32_t tile, std::int32_t row) const {
     const Cursor& at = now();
     const std::int32_t first = tile * kTile;
-    std::uint32_t listed = 0xFFFFU;
+    std::uint32_t listed = kAll;
     if (args_.params.sparse.entries != nullptr) {
       const std::int32_t token = first + static_cast<std::int32_t>(lane());
       bool is_listed = true;
@@ -275,7 +266,7 @@ class Walk {
             static_cast<std::int64_t>(at.line.query + at.line.node) * args_.params.sparse.stride;
         is_listed = args_.params.sparse.entries[list + token] >= 0;
       }
-      listed = __ballot_sync(kAll, is_listed) & 0xFFFFU;
+      listed = __ballot_sync(kAll, is_listed);
     }
     const std::int32_t in_line = line_row(row);
     if (in_line < 0) return 0;
@@ -422,35 +413,28 @@ class Walk {
     }
   }
 
-  /// For rows with scales, the operand's weights times the tokens' scales, in units of 2^exponent_,
-  /// which is at least the largest scale of the slice so far. Gives what the output must be
-  /// multiplied with when that unit grew, else 1.
-  __device__ float scale_weights(std::uint32_t (&p)[4], std::uint32_t stage, std::uint32_t slice) {
-    return scale_weights_of<1>(&p, stage, slice);
-  }
-  template <int count>
-  __device__ float scale_weights_of(std::uint32_t (*p)[4], std::uint32_t stage,
-                                    std::uint32_t slice) {
-    const float own = lane() < kTile ? tile_scale(stage, lane(), slice) : 0.0F;
+  /// For rows with scales, the operand's weights times the scales of 16 tokens, in units of
+  /// 2^exponent, which is at least the largest scale of the slice so far. Gives what the output
+  /// must be multiplied with when that unit grew, else 1.
+  __device__ float scale_weights(std::uint32_t (&p)[4], std::uint32_t stage, std::uint32_t slice,
+                                 std::int32_t& exponent) const {
+    const float own = tile_scale(stage, lane() & 15U, slice);
     const std::uint32_t top = __reduce_max_sync(kAll, __float_as_uint(fabsf(own))) >> 23U;
     float factor = 1.0F;
-    // Exponents stay where 2^-exponent_ is a normal number.
+    // Exponents stay where 2^-exponent is a normal number.
     const auto wanted = static_cast<std::int32_t>(min(max(top, 30U), 250U)) - 126;
-    if (wanted > exponent_) {
-      factor = exponent_ == kNoExponent ? 1.0F : exp2f(static_cast<float>(exponent_ - wanted));
-      exponent_ = wanted;
+    if (wanted > exponent) {
+      factor = exponent == kNoExponent ? 1.0F : exp2f(static_cast<float>(exponent - wanted));
+      exponent = wanted;
     }
-    const float unit = exp2f(static_cast<float>(-exponent_));
+    const float unit = exp2f(static_cast<float>(-exponent));
     const std::uint32_t token = 2U * (lane() & 3U);
 #pragma unroll
     for (std::uint32_t side = 0; side < 2; ++side) {
       const std::uint32_t pair = pack(Fp16{}, tile_scale(stage, token + 8U * side, slice) * unit,
                                       tile_scale(stage, token + 8U * side + 1U, slice) * unit);
-#pragma unroll
-      for (int m = 0; m < count; ++m) {
-        p[m][2 * side] = multiply_half2(p[m][2 * side], pair);
-        p[m][2 * side + 1] = multiply_half2(p[m][2 * side + 1], pair);
-      }
+      p[2 * side] = multiply_half2(p[2 * side], pair);
+      p[2 * side + 1] = multiply_half2(p[2 * side + 1], pair);
     }
     return factor;
   }
@@ -461,9 +445,9 @@ class Walk {
   }
   static constexpr std::int32_t kNoExponent = -1000;
   /// What accumulated outputs are still to be multiplied with, besides the sum of weights.
-  __device__ float value_scale() const {
+  __device__ float value_scale(std::int32_t exponent) const {
     if constexpr (kTileScales) {
-      return exponent_ == kNoExponent ? 1.0F : exp2f(static_cast<float>(exponent_));
+      return exponent == kNoExponent ? 1.0F : exp2f(static_cast<float>(exponent));
     } else {
       return type == KvType::e4m3 ? args_.params.k_scale : 1.0F;
     }
@@ -475,7 +459,6 @@ class Walk {
   std::int32_t tile_{0};         ///< in the segment
   std::int32_t tile_end_{0};     ///< in the segment
   std::int32_t masked_from_{0};  ///< first tile of the segment that needs a mask
-  std::int32_t exponent_{kNoExponent};
 };
 
 }  // namespace packstone::kernels::mla
