@@ -50,3 +50,7 @@ set_tests_properties(runtime_test PROPERTIES LABELS host)
 add_test(NAME embed_example COMMAND embed_example)
 set_tests_properties(embed_example PROPERTIES LABELS host
   PASS_REGULAR_EXPRESSION "copy 4 tokens of page [0-9]+ to [0-9]+\ntoken 500 goes to slot [0-9]+; 990 pages are left")
+add_test(NAME quoted_example COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${PROJECT_SOURCE_DIR}/examples/embed.cpp
+  "-DDOCUMENTS=${PROJECT_SOURCE_DIR}/docs/embedding.md;${PROJECT_SOURCE_DIR}/README.md"
+  -P ${CMAKE_CURRENT_SOURCE_DIR}/quoted_example.cmake)
+set_tests_properties(quoted_example PROPERTIES LABELS host)
