@@ -25,18 +25,20 @@ T load(const void* base, std::int64_t index) {
 }
 
 void decode_values(const void* from, KvType type, std::int32_t count, double scale, double* to) {
-  for (std::int32_t d = 0; d < count; ++d) {
-    switch (type) {
-      case KvType::bf16:
+  switch (type) {
+    case KvType::bf16:
+      for (std::int32_t d = 0; d < count; ++d)
         to[d] = double{decode_bf16(load<std::uint16_t>(from, d))};
-        break;
-      case KvType::fp16:
+      break;
+    case KvType::fp16:
+      for (std::int32_t d = 0; d < count; ++d)
         to[d] = double{decode_fp16(load<std::uint16_t>(from, d))};
-        break;
-      default:
+      break;
+    case KvType::e4m3:
+    case KvType::e4m3_tile:
+      for (std::int32_t d = 0; d < count; ++d)
         to[d] = scale * double{decode_e4m3(load<std::uint8_t>(from, d))};
-        break;
-    }
+      break;
   }
 }
 
@@ -50,6 +52,31 @@ std::int64_t slot_of_token(const VerifyParams& p, std::int32_t sequence, std::in
   return page * p.table.page_size + token % p.table.page_size;
 }
 
+/// value += sum of weights[i] * sources[i], eight values at a time in registers; dim is a multiple
+/// of 16.
+void add_weighted(const double* weights, const double* const* sources, std::size_t count,
+                  std::size_t dim, double* value) {
+  for (std::size_t d = 0; d < dim; d += 8) {
+    double sum[8];
+    for (std::size_t j = 0; j < 8; ++j) sum[j] = value[d + j];
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t j = 0; j < 8; ++j) sum[j] += weights[i] * sources[i][d + j];
+    }
+    for (std::size_t j = 0; j < 8; ++j) value[d + j] = sum[j];
+  }
+}
+
+/// dot[t] = sum over d of q[d] * k[d * kTile + t].
+void dot_products(const double* q, const double* k, std::size_t dim, double* dot) {
+  for (std::size_t half = 0; half < kTile; half += 8) {
+    double sum[8] = {};
+    for (std::size_t d = 0; d < dim; ++d) {
+      for (std::size_t j = 0; j < 8; ++j) sum[j] += q[d] * k[d * kTile + half + j];
+    }
+    for (std::size_t j = 0; j < 8; ++j) dot[half + j] = sum[j];
+  }
+}
+
 /// Computes one block over one stretch; holds the decoded q, tile and mask.
 class BlockAttention {
  public:
@@ -60,6 +87,7 @@ class BlockAttention {
   void decode_queries();
   void read_mask();
   void decode_row(const KvRows& rows, std::int64_t row, std::int32_t lane);
+  void transpose_keys();
   /// Decodes token `token` into tile place `lane`; false when it is no token (-1 in a list).
   bool decode_token(std::int64_t token, std::int32_t lane);
   [[nodiscard]] bool visible(std::size_t row, std::int64_t token) const;
@@ -73,9 +101,9 @@ class BlockAttention {
   std::vector<double> q_;  ///< [rows, head_dim_k]
   std::vector<double>
       k_;  ///< [head_dim_k, kTile]: transposed, so that the loops run over adjacent tokens
-  std::vector<double> v_;     ///< [kTile, head_dim_v]
-  std::vector<double> line_;  ///< one decoded K row
-  std::vector<Words> mask_;   ///< [nodes]: visible nodes of the tail
+  std::vector<double> v_;      ///< [kTile, head_dim_v]
+  std::vector<double> lines_;  ///< [kTile, head_dim_k], the K rows as decoded
+  std::vector<Words> mask_;    ///< [nodes]: visible nodes of the tail
   PartialRows result_;
 };
 
@@ -89,7 +117,7 @@ BlockAttention::BlockAttention(const VerifyParams& params, const RowBlock& block
       q_(rows_ * static_cast<std::size_t>(params.head_dim_k)),
       k_(static_cast<std::size_t>(params.head_dim_k) * kTile),
       v_(static_cast<std::size_t>(params.head_dim_v) * kTile),
-      line_(static_cast<std::size_t>(params.head_dim_k)) {
+      lines_(static_cast<std::size_t>(params.head_dim_k) * kTile) {
   decode_queries();
   if (source_ == TokenSource::tail) read_mask();
   result_.peak.assign(rows_, -std::numeric_limits<double>::infinity());
@@ -145,8 +173,10 @@ void BlockAttention::decode_row(const KvRows& rows, std::int64_t row, std::int32
   const char* k = static_cast<const char*>(rows.k) + row * rows.k_stride_row +
                   block_.kv_head * rows.k_stride_head;
   double* v = v_.data() + static_cast<std::size_t>(lane) * static_cast<std::size_t>(p_.head_dim_v);
+  double* line =
+      lines_.data() + static_cast<std::size_t>(lane) * static_cast<std::size_t>(p_.head_dim_k);
   if (p_.kind == AttentionKind::gqa) {
-    decode_values(k, p_.kv_type, p_.head_dim_k, double{p_.k_scale}, line_.data());
+    decode_values(k, p_.kv_type, p_.head_dim_k, double{p_.k_scale}, line);
     const char* value = static_cast<const char*>(rows.v) + row * rows.v_stride_row +
                         block_.kv_head * rows.v_stride_head;
     decode_values(value, p_.kv_type, p_.head_dim_v, double{p_.v_scale}, v);
@@ -156,19 +186,25 @@ void BlockAttention::decode_row(const KvRows& rows, std::int64_t row, std::int32
       const double scale =
           tiles ? double{load<float>(k + kMlaTileScaleOffset, t)} : double{p_.k_scale};
       decode_values(k + value_bytes(p_.kv_type, t * kMlaTileDim), p_.kv_type, kMlaTileDim, scale,
-                    line_.data() + std::ptrdiff_t{t} * kMlaTileDim);
+                    line + std::ptrdiff_t{t} * kMlaTileDim);
     }
-    std::copy_n(line_.data(), kMlaLatentDim, v);
+    std::copy_n(line, kMlaLatentDim, v);
     if (p_.rope_dim > 0) {
       const char* rope = rows.k_rope != nullptr
                              ? static_cast<const char*>(rows.k_rope) + row * rows.k_rope_stride_row
                              : k + mla_latent_bytes(p_.kv_type);
       decode_values(rope, tiles ? KvType::bf16 : p_.kv_type, kMlaRopeDim, double{p_.k_scale},
-                    line_.data() + kMlaLatentDim);
+                    line + kMlaLatentDim);
     }
   }
-  for (std::size_t d = 0; d < line_.size(); ++d)
-    k_[d * kTile + static_cast<std::size_t>(lane)] = line_[d];
+}
+
+/// All tokens of a tile at once: a row alone would touch a cache line for each of its values.
+void BlockAttention::transpose_keys() {
+  const auto dim = static_cast<std::size_t>(p_.head_dim_k);
+  for (std::size_t d = 0; d < dim; ++d) {
+    for (std::size_t t = 0; t < kTile; ++t) k_[d * kTile + t] = lines_[t * dim + d];
+  }
 }
 
 bool BlockAttention::decode_token(std::int64_t token, std::int32_t lane) {
@@ -204,11 +240,8 @@ void BlockAttention::attend_tile(std::int64_t first, std::int32_t count, const b
   const auto dim_k = static_cast<std::size_t>(p_.head_dim_k);
   const auto dim_v = static_cast<std::size_t>(p_.head_dim_v);
   for (std::size_t r = 0; r < rows_; ++r) {
-    double score[kTile] = {};
-    const double* q = q_.data() + r * dim_k;
-    for (std::size_t d = 0; d < dim_k; ++d) {
-      for (std::size_t t = 0; t < kTile; ++t) score[t] += q[d] * k_[d * kTile + t];
-    }
+    double score[kTile];
+    dot_products(q_.data() + r * dim_k, k_.data(), dim_k, score);
     bool seen[kTile] = {};
     bool any = false;
     double peak = result_.peak[r];
@@ -229,14 +262,17 @@ void BlockAttention::attend_tile(std::int64_t first, std::int32_t count, const b
       for (std::size_t d = 0; d < dim_v; ++d) value[d] *= keep;
     }
     result_.peak[r] = peak;
+    // A token that is not attended is never multiplied: its V may be NaN.
+    double weights[kTile];
+    const double* sources[kTile];
+    std::size_t attended = 0;
     for (std::int32_t t = 0; t < count; ++t) {
-      // A token that is not attended is never multiplied: its V may be NaN.
       if (!seen[t]) continue;
-      const double weight = std::exp(score[t] - peak);
-      result_.total[r] += weight;
-      const double* v = v_.data() + static_cast<std::size_t>(t) * dim_v;
-      for (std::size_t d = 0; d < dim_v; ++d) value[d] += weight * v[d];
+      weights[attended] = std::exp(score[t] - peak);
+      result_.total[r] += weights[attended];
+      sources[attended++] = v_.data() + static_cast<std::size_t>(t) * dim_v;
     }
+    add_weighted(weights, sources, attended, dim_v, value);
   }
 }
 
@@ -245,6 +281,7 @@ PartialRows BlockAttention::run(std::int64_t begin, std::int64_t end) {
     const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(kTile, end - first));
     bool present[kTile] = {};
     for (std::int32_t t = 0; t < count; ++t) present[t] = decode_token(first + t, t);
+    transpose_keys();
     attend_tile(first, count, present);
   }
   return std::move(result_);
