@@ -71,7 +71,7 @@ class HostBackend final : public KvBackend {
     }
   }
 
-  [[nodiscard]] std::uint64_t reached() const override { return marks_; }
+  [[nodiscard]] std::uint64_t reached() override { return marks_; }
   std::uint64_t mark() override { return ++marks_; }
 
  private:

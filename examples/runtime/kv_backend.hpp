@@ -21,6 +21,8 @@ struct KvShape {
   std::int64_t page_size{1};
   int layers{1};
   int heads{1};
+  int batch_max{32};     ///< sequences of a step
+  int tokens_max{1024};  ///< nodes of a step
 };
 
 /// One step's batch, the same for all layers. Host memory, valid during the step.
@@ -51,9 +53,9 @@ class KvBackend {
   virtual void move_rows(std::span<const packstone::SlotMove> moves) = 0;
   /// Whole pages, whose destinations are nobody's, in every layer.
   virtual void move_pages(std::span<const packstone::PageMove> moves) = 0;
-  /// True once everything that move_pages was told before `epoch` was given out is over: the pages
-  /// it came from may be written again.
-  [[nodiscard]] virtual std::uint64_t reached() const = 0;
+  /// The last mark before which everything is over: pages that were left before it may be written
+  /// again.
+  [[nodiscard]] virtual std::uint64_t reached() = 0;
   /// Marks the end of the work queued so far; returns its number, 1 at first.
   virtual std::uint64_t mark() = 0;
 
@@ -63,5 +65,11 @@ class KvBackend {
 
 /// Host memory and packstone's reference attention: runs everywhere.
 [[nodiscard]] std::unique_ptr<KvBackend> make_host_backend(const KvShape& shape, int threads);
+
+#ifdef RUNTIME_CUDA
+/// Device memory and the tree-verify kernels. Throws packstone::cuda::UnsupportedDevice where there
+/// is no device for them.
+[[nodiscard]] std::unique_ptr<KvBackend> make_cuda_backend(const KvShape& shape);
+#endif
 
 }  // namespace runtime

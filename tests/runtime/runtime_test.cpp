@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small runtime gives, token for token, what plain decoding gives, whatever is switched on.
+// Built a second time with RUNTIME_TEST_DEVICE, for the kernels.
 #include "examples/runtime/reference.hpp"
 #include "examples/runtime/server.hpp"
 #include "examples/runtime/workload.hpp"
+
+#ifdef RUNTIME_TEST_DEVICE
+#include <packstone/cuda/error.hpp>
+#endif
 
 #include <gtest/gtest.h>
 
@@ -35,6 +40,26 @@ const std::vector<std::vector<Token>>& expected() {
   return made;
 }
 
+std::unique_ptr<KvBackend> backend_of(const KvShape& shape) {
+#ifdef RUNTIME_TEST_DEVICE
+  return make_cuda_backend(shape);
+#else
+  return make_host_backend(shape, 1);
+#endif
+}
+
+/// Why the tests cannot run here, or nothing.
+std::string missing() {
+#ifdef RUNTIME_TEST_DEVICE
+  try {
+    (void)backend_of({.pages = 2});
+  } catch (const packstone::cuda::UnsupportedDevice& fault) {
+    return std::string("no CUDA device: ") + fault.what();
+  }
+#endif
+  return "";
+}
+
 struct Served {
   std::vector<std::vector<Token>> results;
   ServerCounters counters;
@@ -44,11 +69,10 @@ struct Served {
 };
 
 Served run(const ServerOptions& options) {
-  const auto backend = make_host_backend({.pages = options.pages,
-                                          .page_size = options.page_size,
-                                          .layers = model().config().layers,
-                                          .heads = model().config().heads},
-                                         1);
+  const auto backend = backend_of({.pages = options.pages,
+                                   .page_size = options.page_size,
+                                   .layers = model().config().layers,
+                                   .heads = model().config().heads});
   Server server(model(), *backend, options);
   Served result;
   result.results = server.serve(requests());
@@ -85,6 +109,7 @@ std::string name_of(const testing::TestParamInfo<Switches>& each) {
 class Runtime : public testing::TestWithParam<Switches> {};
 
 TEST_P(Runtime, GivesTheTokensOfPlainDecoding) {
+  if (const std::string reason = missing(); !reason.empty()) GTEST_SKIP() << reason;
   const auto [speculation, defrag, page_size, sharing] = GetParam();
   const Served result = run(options_of(speculation, defrag, page_size, sharing));
   EXPECT_EQ(result.results, expected());
@@ -106,6 +131,7 @@ INSTANTIATE_TEST_SUITE_P(All, Runtime,
                          &name_of);
 
 TEST(RuntimeUnderPressure, PreemptsAndEvictsWithoutChangingAToken) {
+  if (const std::string reason = missing(); !reason.empty()) GTEST_SKIP() << reason;
   ServerOptions options = options_of(true, true, 16, true);
   options.pages = 1 + 17;  // one long request and little else
   const Served result = run(options);
@@ -114,6 +140,7 @@ TEST(RuntimeUnderPressure, PreemptsAndEvictsWithoutChangingAToken) {
 }
 
 TEST(RuntimeModes, RollbackAndReserveTailGiveTheSameTokens) {
+  if (const std::string reason = missing(); !reason.empty()) GTEST_SKIP() << reason;
   for (const auto mode :
        {packstone::SpeculationMode::rollback, packstone::SpeculationMode::reserve_tail}) {
     for (const std::int64_t page_size : {1, 16}) {
@@ -126,6 +153,7 @@ TEST(RuntimeModes, RollbackAndReserveTailGiveTheSameTokens) {
 }
 
 TEST(RuntimeMetrics, AreInTheTextFormatAndAddUp) {
+  if (const std::string reason = missing(); !reason.empty()) GTEST_SKIP() << reason;
   const Served result = run(options_of(true, true, 16, true));
   std::map<std::string, double> values;
   std::istringstream lines(result.metrics);
