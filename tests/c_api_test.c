@@ -451,6 +451,28 @@ static void test_prefix_cache(void) {
   packstone_manager_destroy(manager);
 }
 
+/* Without a device every one of these says so; with one the bounds alone are tested here. */
+static void test_device(void) {
+  packstone_attention_options options = {.size = sizeof options, .batch_max = 1};
+  packstone_compactor_options pool = {.size = sizeof pool, .pages = 0, .page_size = 1};
+  packstone_attention* attention = NULL;
+  packstone_compactor* compactor = NULL;
+  packstone_page_move move = {1, 2};
+  int64_t bytes = -1;
+  int queued = -1;
+  const packstone_status status = packstone_attention_create(&options, &attention);
+  CHECK(status == PACKSTONE_OK || status == PACKSTONE_UNSUPPORTED_DEVICE);
+  CHECK((attention != NULL) == (status == PACKSTONE_OK));
+  CHECK(packstone_has_cuda() == 1 || status == PACKSTONE_UNSUPPORTED_DEVICE);
+  CHECK(packstone_attention_workspace(attention, NULL, &bytes) < 0 && bytes == -1);
+  CHECK(packstone_attention_run(attention, NULL, NULL, 0, NULL) < 0);
+  packstone_attention_destroy(attention);
+  packstone_attention_destroy(NULL);
+  CHECK(packstone_compactor_create(&pool, &compactor) < 0 && compactor == NULL);
+  CHECK(packstone_compactor_compact(NULL, &move, 1, NULL, &queued) < 0 && queued == -1);
+  packstone_compactor_destroy(NULL);
+}
+
 int main(void) {
   test_border();
   test_allocator();
@@ -460,6 +482,7 @@ int main(void) {
   test_draft();
   test_prefix_cache();
   test_verify();
+  test_device();
   if (failures == 0) printf("c_api_test: every check holds\n");
   return failures == 0 ? 0 : 1;
 }

@@ -470,6 +470,78 @@ PACKSTONE_API packstone_status packstone_reference_merge(const float* out, const
                                                          int32_t parts, int64_t rows, int32_t dim,
                                                          float* merged_out, float* merged_lse);
 
+/* ---- the device half (cuda/attention.hpp, cuda/compactor.hpp) ----
+ * Calls are enqueued in order of the stream (a cudaStream_t) and do not synchronise; what they
+ * point to must stay until the work is done. Without a device, or in a library built without CUDA,
+ * they return PACKSTONE_UNSUPPORTED_DEVICE. */
+
+struct CUstream_st;
+
+typedef struct packstone_attention packstone_attention;
+typedef struct packstone_compactor packstone_compactor;
+
+typedef struct packstone_attention_options {
+  size_t size;
+  int32_t batch_max, tokens_max, q_len_max, length_max; /* static bounds of every call */
+  int32_t splits;                                       /* 0: the schedule's choice */
+  int32_t batch_invariant;
+  int32_t split_tokens;
+} packstone_attention_options;
+
+/** One buffer of one layer in device memory. */
+typedef struct packstone_plane {
+  void* data;          /* page 0 */
+  int64_t stride;      /* bytes between pages */
+  int64_t token_bytes; /* bytes that a token keeps in it */
+} packstone_plane;
+
+enum {
+  PACKSTONE_ARRAY_PAGES = 0,
+  PACKSTONE_ARRAY_SLOTS = 1,
+  PACKSTONE_ARRAY_KEYED_BY_PAGE = 2,
+  PACKSTONE_ARRAY_KEYED_BY_SLOT = 3
+};
+
+/** An array in device memory that names pages or slots, and is rewritten by each step. */
+typedef struct packstone_patched_array {
+  void* entries;
+  int64_t count;
+  int32_t type; /* PACKSTONE_INT32 or PACKSTONE_INT64 */
+  int32_t kind; /* PACKSTONE_ARRAY_... */
+} packstone_patched_array;
+
+typedef struct packstone_compactor_options {
+  size_t size;
+  int64_t pages, page_size;
+  const packstone_plane* planes; /* [plane_count] of the caller's pool */
+  size_t plane_count;
+  const packstone_patched_array* arrays; /* [array_count] */
+  size_t array_count;
+  int64_t moves_max; /* of a step; 0: 4096 */
+} packstone_compactor_options;
+
+PACKSTONE_API packstone_status
+packstone_attention_create(const packstone_attention_options* options, packstone_attention** out);
+PACKSTONE_API void packstone_attention_destroy(packstone_attention* attention);
+/** Bytes of device memory, 256-byte aligned, that packstone_attention_run needs. */
+PACKSTONE_API packstone_status packstone_attention_workspace(const packstone_attention* attention,
+                                                             const packstone_verify_params* params,
+                                                             int64_t* bytes);
+/** Tree verify with all pointers of params to device memory; capturable. */
+PACKSTONE_API packstone_status packstone_attention_run(const packstone_attention* attention,
+                                                       const packstone_verify_params* params,
+                                                       void* workspace, int64_t workspace_bytes,
+                                                       struct CUstream_st* stream);
+PACKSTONE_API packstone_status
+packstone_compactor_create(const packstone_compactor_options* options, packstone_compactor** out);
+PACKSTONE_API void packstone_compactor_destroy(packstone_compactor* compactor);
+/** Copies the pages and patches the arrays. *queued is 0, and nothing was done, when too many steps
+ * are in flight: try again later. Record an event afterwards; once it has been reached, reclaim. */
+PACKSTONE_API packstone_status packstone_compactor_compact(packstone_compactor* compactor,
+                                                           const packstone_page_move* moves,
+                                                           size_t count, struct CUstream_st* stream,
+                                                           int* queued);
+
 #ifdef __cplusplus
 }
 #endif
