@@ -64,7 +64,7 @@ struct MlaPolicy {
   /// Partial scores in exchange between the warps.
   [[nodiscard]] constexpr std::int32_t exchange_bytes() const { return few() ? 4096 : 16384; }
   /// Barriers, cursors, and places of rows to come.
-  [[nodiscard]] constexpr std::int32_t small_bytes() const { return few() ? 3840 : 5632; }
+  [[nodiscard]] constexpr std::int32_t small_bytes() const { return few() ? 3840 : 7424; }
   [[nodiscard]] constexpr std::int32_t shared_bytes() const {
     return ring_bytes() + exchange_bytes() + small_bytes();
   }

@@ -10,6 +10,7 @@ namespace {
 constexpr int kColumns = kMlaLatentDim / 4;  ///< threads of a row, 4 values each
 constexpr int kGroups = 4;
 constexpr int kThreads = kGroups * kColumns;
+static_assert(kThreads == kMlaCombineThreads);
 
 /// The segment whose first partial is `part`.
 __device__ MlaCut cut_by_piece(const MlaArgs& args, std::int64_t part) {
@@ -120,6 +121,7 @@ __device__ void merge_cut(const MlaArgs& args, const MlaCut& cut, int row) {
 __global__ void __launch_bounds__(kThreads, 2)
     combine_kernel(const __grid_constant__ MlaArgs args) {
   const MlaSchedule& schedule = args.schedule;
+  mla::wait_for_kernel_before();
   if (mla_has_fixed_pieces(schedule)) {
     const std::int64_t parts = schedule.parts_before[schedule.lines];
     for (std::int64_t i = blockIdx.x; i < parts; i += gridDim.x)
@@ -133,17 +135,20 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-cudaError_t launch_mla_combine(const MlaArgs& args, std::int64_t parts_max, cudaStream_t stream) {
+const void* mla_combine_kernel() {
+  return reinterpret_cast<const void*>(&combine_kernel);
+}
+
+dim3 mla_combine_grid(const MlaArgs& args, std::int64_t parts_max) {
   constexpr std::int64_t kGridMax = 4096;
   constexpr unsigned kBlocksPerWorker = 4;
   dim3 grid(kBlocksPerWorker * static_cast<unsigned>(args.schedule.workers));
   if (mla_has_fixed_pieces(args.schedule)) {
-    if (parts_max < 2) return cudaSuccess;
+    if (parts_max < 2) return dim3(0);
     grid = dim3(static_cast<unsigned>(parts_max < kGridMax ? parts_max : kGridMax),
                 static_cast<unsigned>(args.rows));
   }
-  combine_kernel<<<grid, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return grid;
 }
 
 }  // namespace packstone::kernels

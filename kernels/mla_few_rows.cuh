@@ -87,17 +87,25 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
     peak_[0] = peak_[1] = -INFINITY;
     total_[0] = total_[1] = 0.0F;
     for (; tile_ < tile_end_; tile_ += 2) {
+      this->forget();
       const bool two = tile_ + 1 < tile_end_;
       std::uint32_t bad = 0;
       barrier_wait(this->full(at_), Base::parity(at_));
       if (two) barrier_wait(this->full(at_ + 1), Base::parity(at_ + 1));
-      if (this->masked(tile_)) {
-        this->clean_stage(at_);
-        bad = this->bad_tokens();
-      }
-      if (two && this->masked(tile_ + 1)) {
-        this->clean_stage(at_ + 1);
-        bad |= this->bad_tokens() << 16U;
+      if (this->masked(tile_ + 1) || !two) {
+        const auto row = static_cast<std::int32_t>(this->lane() >> 2U);
+        if (this->masked(tile_) || !two) {
+          this->clean_stage(at_);
+          bad = this->bad_tokens();
+        }
+        this->note_seen(tile_, row, 0);
+        if (two) {
+          this->clean_stage(at_ + 1);
+          bad |= this->bad_tokens() << 16U;
+          this->note_seen(tile_ + 1, row, 16);
+        } else {
+          this->note_none(16);
+        }
       }
       float sum[4] = {0.0F, 0.0F, 0.0F, 0.0F};
       if (two || octet() < 2) score_tile(this->stage(at_ + (octet() >> 1U)), sum);
@@ -226,7 +234,11 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
       for (int j = 0; j < 4; ++j) s[n][j] += x[j];
     }
     this->finish_scores(s);
-    if (this->masked(tile_ + 1) || !two) mask_step(s, bad, two);
+    if (this->masked(tile_ + 1) || !two) {
+      const uint2 seen = this->seen_tokens();
+      this->mask_row(s, 0, seen.x, bad);
+      this->mask_row(s, 1, seen.y, bad);
+    }
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) soften(s, half, &factor[half]);
@@ -259,29 +271,6 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
       s[n][2 * half] = exp2_fast(s[n][2 * half] - base);
       s[n][2 * half + 1] = exp2_fast(s[n][2 * half + 1] - base);
       total_[half] += s[n][2 * half] + s[n][2 * half + 1];
-    }
-  }
-
-  __device__ void mask_step(float (&s)[4][4], std::uint32_t bad, bool two) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const auto row = static_cast<std::int32_t>(8 * half + (this->lane() >> 2U));
-      std::uint32_t seen = this->masked(tile_) ? this->seen(tile_, row) & 0xFFFFU : 0xFFFFU;
-      if (two) seen |= this->seen(tile_ + 1, row) << 16U;
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const std::uint32_t token = 8U * static_cast<std::uint32_t>(n) +
-                                      2U * (this->lane() & 3U) + static_cast<std::uint32_t>(j);
-          float& score = s[n][2 * half + j];
-          if ((seen >> token & 1U) == 0) {
-            score = -INFINITY;
-          } else if ((bad >> token & 1U) != 0) {
-            score = NAN;
-          }
-        }
-      }
     }
   }
 

@@ -121,6 +121,24 @@ void move_base(T** pointer, void* base) {
       reinterpret_cast<T*>(static_cast<char*>(base) + reinterpret_cast<std::intptr_t>(*pointer));
 }
 
+/// Launches a kernel that, with `overlaps`, may start before the one ahead of it on the stream is
+/// done, and itself waits for that.
+cudaError_t launch_after(const void* kernel, dim3 grid, unsigned threads, std::int32_t shared_bytes,
+                         MlaArgs& args, bool overlaps, cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
+  void* arguments[] = {&args};
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
 }  // namespace
 
 MlaPolicy mla_policy(const VerifyParams& params, const PlanOptions& options,
@@ -200,11 +218,14 @@ void mla_verify(const VerifyParams& params, const PlanOptions& options,
   PACKSTONE_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   PACKSTONE_CUDA_CHECK(launch_mla_schedule(args, stream));
-  void* arguments[] = {&args};
-  PACKSTONE_CUDA_CHECK(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(layout.blocks)),
-                                        dim3(static_cast<unsigned>(layout.policy.threads())),
-                                        arguments, static_cast<std::size_t>(shared_bytes), stream));
-  PACKSTONE_CUDA_CHECK(launch_mla_combine(args, layout.parts_max, stream));
+  const bool overlaps = device.compute_capability >= 90;
+  PACKSTONE_CUDA_CHECK(launch_after(kernel, dim3(static_cast<unsigned>(layout.blocks)),
+                                    static_cast<unsigned>(layout.policy.threads()), shared_bytes,
+                                    args, overlaps, stream));
+  const dim3 merge = mla_combine_grid(args, layout.parts_max);
+  if (merge.x == 0) return;
+  PACKSTONE_CUDA_CHECK(
+      launch_after(mla_combine_kernel(), merge, kMlaCombineThreads, 0, args, overlaps, stream));
 }
 
 }  // namespace packstone::kernels

@@ -51,8 +51,11 @@ const void* mla_kernel(MlaShape shape);
 /// The kernel of a policy.
 const void* mla_kernel_of(const MlaPolicy& policy);
 
-/// Launchers of the schedule and of the merge.
+/// Enqueues the schedule.
 cudaError_t launch_mla_schedule(const MlaArgs& args, cudaStream_t stream);
-cudaError_t launch_mla_combine(const MlaArgs& args, std::int64_t parts_max, cudaStream_t stream);
+/// The merge of partials: its kernel, and its grid, of which x = 0 means that there is none.
+inline constexpr unsigned kMlaCombineThreads = 512;
+const void* mla_combine_kernel();
+dim3 mla_combine_grid(const MlaArgs& args, std::int64_t parts_max);
 
 }  // namespace packstone::kernels

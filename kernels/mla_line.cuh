@@ -128,52 +128,47 @@ __device__ inline std::int64_t share_of(const MlaSchedule& schedule, std::int64_
   return max(share, static_cast<std::int64_t>(schedule.worker_tiles_min));
 }
 
-__device__ inline std::int64_t table_entry(const TokenTable& table, std::int64_t index) {
-  return table.type == IndexType::int64
-             ? static_cast<const std::int64_t*>(table.entries)[index]
-             : static_cast<std::int64_t>(static_cast<const std::int32_t*>(table.entries)[index]);
-}
-
-/// A token's row before its table entry has arrived: kept in registers over one step of the
+/// A token's row before its table entry has arrived: kept in two registers over one step of the
 /// pipeline, so that nothing waits for the load.
 struct PendingRow {
-  enum class Kind : std::int32_t { none, page, slot, tail } kind;
-  std::int32_t offset;  ///< in the page
-  std::int64_t number;  ///< page, slot or row of the tail, by kind
+  enum Kind : std::int32_t { none, page, slot, tail };
+  std::int32_t kind_and_offset;  ///< 4 * offset in the page + kind
+  std::int32_t number;           ///< page, slot or row of the tail, by kind
 };
+
+/// Page ids fit 31 bits, so the low word of a 64-bit entry is the whole of it.
+__device__ inline const std::int32_t* table_entry(const TokenTable& table, std::int64_t index) {
+  return static_cast<const std::int32_t*>(table.entries) +
+         (table.type == IndexType::int64 ? 2 * index : index);
+}
 
 __device__ inline PendingRow find_row(const MlaArgs& args, const Line& line, std::int32_t token) {
   const VerifyParams& p = args.params;
-  PendingRow row{PendingRow::Kind::none, 0, 0};
-  if (token >= line.end) return row;
+  if (token >= line.end) return {PendingRow::none, 0};
   std::int32_t position = token;
   if (token >= line.prefix) {
     position += line.tail_from;
-    if (p.tail_place == TailPlace::separate) return {PendingRow::Kind::tail, 0, position};
+    if (p.tail_place == TailPlace::separate) return {PendingRow::tail, position};
   } else if (p.sparse.entries != nullptr) {
     const std::int64_t list = static_cast<std::int64_t>(line.query + line.node) * p.sparse.stride;
     position = p.sparse.entries[list + token];
-    if (position < 0) return row;
-    if (p.sparse.unit == SparseUnit::slot) return {PendingRow::Kind::slot, 0, position};
+    if (position < 0) return {PendingRow::none, 0};
+    if (p.sparse.unit == SparseUnit::slot) return {PendingRow::slot, position};
   }
   const auto at = static_cast<std::uint32_t>(position);
   const auto size = static_cast<std::uint32_t>(p.table.page_size);
   const std::uint32_t column =
       args.page_shift >= 0 ? at >> static_cast<std::uint32_t>(args.page_shift) : at / size;
-  const std::int64_t entry = line.table + column;
-  row.number = table_entry(p.table, entry);
-  row.offset = static_cast<std::int32_t>(at - column * size);
-  row.kind = PendingRow::Kind::page;
+  const std::int32_t* entry = table_entry(p.table, line.table + column);
   // Entries some tiles on are brought to the L2 cache now: from memory they would take longer than
   // a step.
   constexpr std::uint32_t kEntriesAhead = 128;
   if (p.sparse.entries == nullptr &&
       at + std::uint64_t{kEntriesAhead} * size < static_cast<std::uint32_t>(line.prefix)) {
-    asm volatile(
-        "prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(p.table.entries) +
-                                         (entry + kEntriesAhead) * bytes_of(p.table.type)));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(
+        table_entry(p.table, line.table + column + kEntriesAhead)));
   }
-  return row;
+  return {static_cast<std::int32_t>(4 * (at - column * size)) + PendingRow::page, *entry};
 }
 
 /// Bits of the tile's tokens that a node sees: bit i is token `first` + i of the line.

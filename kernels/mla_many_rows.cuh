@@ -74,18 +74,23 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     this->start_piece();
     start_rows();
     for (; tile_ < tile_end_; ++tile_) {
+      this->forget();
       barrier_wait(this->full(at_), Base::parity(at_));
-      if (this->masked(tile_)) this->clean_stage(at_);
+      if (this->masked(tile_)) {
+        this->clean_stage(at_);
+        this->note_seen(tile_, first_row(), 0);
+      }
       float s[4][4];
       score_tile(s);
-      PendingRow row{PendingRow::Kind::none, 0, 0};
-      const bool finds = this->warp() == (at_ & 7U) && at_ + kStages < this->tiles_of_share();
-      if (finds) row = this->find_rows(this->ahead(), 1);
+      PendingRow row{PendingRow::none, 0};
+      if (finds()) row = this->find_rows(this->ahead(), 1);
+      this->forget();
       exchange(s);
       std::uint32_t weights[2][4];
       soften(s, weights);
+      this->forget();
       accumulate(weights);
-      if (finds) store_places(at_ + kStages, row);
+      if (finds()) store_places(at_ + kStages, row);
       __syncwarp();
       if (this->lane() == 0) barrier_arrive(this->empty(at_));
       ++at_;
@@ -93,11 +98,18 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     finish_piece();
   }
 
+  /// Whether it is the warp's turn to look up rows, and there are any to come.
+  __device__ bool finds() const {
+    return this->warp() == (at_ & 7U) && at_ + kStages < this->tiles_of_share();
+  }
+  __device__ std::int32_t first_row() const {
+    return static_cast<std::int32_t>(16U * group() + (this->lane_anew() >> 2U));
+  }
+
   __device__ void start_rows() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const char* row = this->query_of(static_cast<std::int32_t>(
-          16U * group() + 8U * static_cast<std::uint32_t>(h) + (this->lane_anew() >> 2U)));
+      const char* row = this->query_of(first_row() + 8 * h);
 #pragma unroll
       for (int k = 0; k < 16; ++k)
         this->load_query(query_[k], row, h, k % 8, 2U * half() + (k >= 8 ? 1U : 0U));
@@ -274,8 +286,10 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   __device__ void soften(float (&s)[4][4], std::uint32_t (&weights)[2][4]) {
     this->finish_scores(s);
     if (this->masked(tile_)) {
-      mask_row(s, 0);
-      mask_row(s, 1);
+      const uint2 seen = this->seen_tokens();
+      const std::uint32_t bad = this->bad_tokens();
+      this->mask_row(s, 0, seen.x, bad);
+      this->mask_row(s, 1, seen.y, bad);
     }
     float factor[2];
 #pragma unroll
@@ -311,47 +325,35 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     }
   }
 
-  __device__ void mask_row(float (&s)[4][4], int h) {
-    const std::uint32_t bad = this->bad_tokens();
-    const std::uint32_t lane = this->lane();
-    const std::uint32_t seen =
-        this->seen(tile_, static_cast<std::int32_t>(
-                              16U * group() + 8U * static_cast<std::uint32_t>(h) + (lane >> 2U)));
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const std::uint32_t token =
-            8U * static_cast<std::uint32_t>(n) + 2U * (lane & 3U) + static_cast<std::uint32_t>(j);
-        float& score = s[n][2 * h + j];
-        if ((seen >> token & 1U) == 0) {
-          score = -INFINITY;
-        } else if ((bad >> token & 1U) != 0) {
-          score = NAN;
-        }
-      }
-    }
-  }
-
   /// Adds weights * V for the half's columns.
   __device__ void accumulate(const std::uint32_t (&weights)[2][4]) {
     const std::uint32_t offset = at_ % kStages * Base::kStageBytes;
+    const std::uint32_t from = value_at_ + offset;
+    if constexpr (kTileScales) {
 #pragma unroll
-    for (std::uint32_t i = 0; i < 2; ++i) {
-      const std::uint32_t from = value_at_ + offset + 16U * i * kPitch;
-      if constexpr (kTileScales) {
-        accumulate_scaled<0>(weights[i], from, offset + 16U * i * kPitch);
-        accumulate_scaled<1>(weights[i], from, offset + 16U * i * kPitch);
-      } else if constexpr (kEightBit) {
-        accumulate_packed<0, 8>(weights[i], from);
-      } else {
-        std::uint32_t b[2][4];
-        load_matrices_transposed(b[0], from);
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        accumulate_scaled<0>(weights[i], from + 16U * i * kPitch, offset + 16U * i * kPitch);
+        accumulate_scaled<1>(weights[i], from + 16U * i * kPitch, offset + 16U * i * kPitch);
+      }
+    } else if constexpr (kEightBit) {
 #pragma unroll
-        for (std::uint32_t n = 0; n < 16; ++n) {
-          if (n < 15) load_matrices_transposed(b[(n + 1) & 1U], from + 32U * (n + 1));
-          multiply_add(Math{}, out_[2 * n], weights[i], b[n & 1U][0], b[n & 1U][1]);
-          multiply_add(Math{}, out_[2 * n + 1], weights[i], b[n & 1U][2], b[n & 1U][3]);
+      for (std::uint32_t i = 0; i < 2; ++i)
+        accumulate_packed<0, 8>(weights[i], from + 16U * i * kPitch);
+    } else {
+      // Four loads, then their eight products: the assembler moves products ahead of loads that
+      // they do not need, and so would undo a finer pipeline, at the price of a wait for each load.
+#pragma unroll
+      for (std::uint32_t step = 0; step < 8; ++step) {
+        const std::uint32_t at = from + step / 4 * 16U * kPitch + 128U * (step % 4);
+        std::uint32_t b[4][4];
+#pragma unroll
+        for (std::uint32_t n = 0; n < 4; ++n) load_matrices_transposed(b[n], at + 32U * n);
+        __syncwarp();
+#pragma unroll
+        for (std::uint32_t n = 0; n < 4; ++n) {
+          const std::uint32_t column = 8 * (step % 4) + 2 * n;
+          multiply_add(Math{}, out_[column], weights[step / 4], b[n][0], b[n][1]);
+          multiply_add(Math{}, out_[column + 1], weights[step / 4], b[n][2], b[n][3]);
         }
       }
     }

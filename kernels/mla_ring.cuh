@@ -85,15 +85,16 @@ __device__ static const uint4 kZeroRow[72] = {};
 /// A row by number, as one 64-bit value: which tensor it is in, in the low two bits.
 using RowCode = std::int64_t;
 __device__ inline RowCode encode(const MlaArgs& args, const PendingRow& row) {
-  switch (row.kind) {
-    case PendingRow::Kind::none:
+  const std::int64_t number = row.number;
+  switch (row.kind_and_offset & 3) {
+    case PendingRow::none:
       return 0;
-    case PendingRow::Kind::page:
-      return (row.number * args.params.table.page_size + row.offset) * 4 + 1;
-    case PendingRow::Kind::slot:
-      return row.number * 4 + 1;
+    case PendingRow::page:
+      return (number * args.params.table.page_size + (row.kind_and_offset >> 2)) * 4 + 1;
+    case PendingRow::slot:
+      return number * 4 + 1;
     default:
-      return row.number * 4 + 2;
+      return number * 4 + 2;
   }
 }
 

@@ -2,6 +2,7 @@
 // The schedule of the MLA kernels, made on the device from the lengths that are there when it runs.
 #include "kernels/mla_launch.hpp"
 #include "kernels/mla_line.cuh"
+#include "kernels/primitives.cuh"
 
 namespace packstone::kernels {
 namespace {
@@ -175,6 +176,7 @@ __device__ void make_words(const MlaArgs& args, int block, int blocks) {
 
 __global__ void __launch_bounds__(kThreads)
     schedule_kernel(const __grid_constant__ MlaArgs args, int rows, int tile_tokens) {
+  mla::let_next_kernel_start();
   if (blockIdx.x == 0) {
     lay_lines(args, rows, tile_tokens);
     __syncthreads();

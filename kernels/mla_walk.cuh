@@ -22,8 +22,9 @@ struct SmallMap {
   static constexpr std::uint32_t kTiles = 132;    ///< tiles of the share
   static constexpr std::uint32_t kCursors = 136;  ///< [12] cursors: one a warp, then the copies'
   static constexpr std::uint32_t kCursorBytes = 72;
-  static constexpr std::uint32_t kFewEnd = kCursors + 12 * kCursorBytes;
-  static constexpr std::uint32_t kPlaces = 1024;  ///< many rows: [8][32] places of rows to come
+  static constexpr std::uint32_t kSeen = 1024;  ///< [256] pairs of words: tokens that rows see
+  static constexpr std::uint32_t kFewEnd = kSeen + 8 * MlaPolicy::kMathThreads;
+  static constexpr std::uint32_t kPlaces = kFewEnd;  ///< many rows: [8][32] places of rows to come
   static constexpr std::uint32_t kManyEnd = kPlaces + 8 * 32 * 16;
 };
 static_assert(SmallMap::kFewEnd <= MlaPolicy{KvType::bf16, MlaShape::few_rows}.small_bytes());
@@ -54,8 +55,10 @@ class Walk {
   /// anew, slowly, at every use, or keep every address that follows from them in a register.
   __device__ explicit Walk(const MlaArgs& args) : args_(args), thread_(threadIdx.x) {
     base_ = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory()));
-    asm volatile("" : "+r"(thread_), "+r"(base_));
+    forget();
   }
+  /// Here the compiler must let go of everything that it derived from thread and address.
+  __device__ void forget() { asm volatile("" : "+r"(thread_), "+r"(base_)); }
   __device__ std::uint32_t lane() const { return thread_ & 31U; }
   /// The lane anew, for what is used once a piece: else it would be kept, and spilled, meanwhile.
   __device__ std::uint32_t lane_anew() const {
@@ -123,6 +126,8 @@ class Walk {
 
   /// Sets up barriers and cursors for the block's share; false when it has none.
   __device__ bool begin_share() {
+    let_next_kernel_start();
+    wait_for_kernel_before();
     const MlaSchedule& schedule = args_.schedule;
     const std::int64_t total = schedule.tiles_before[schedule.lines];
     const std::int64_t share = share_of(schedule, total);
@@ -147,7 +152,7 @@ class Walk {
 
   /// Starts the loads that tell where the rows of the next tile ahead are, and steps ahead.
   __device__ PendingRow find_rows(Cursor& at, std::int64_t steps) {
-    PendingRow row{PendingRow::Kind::none, 0, 0};
+    PendingRow row{PendingRow::none, 0};
     const auto token = static_cast<std::int32_t>(lane());
     if (token < kTile) row = find_row(args_, at.line, at.tile * kTile + token);
     __syncwarp();
@@ -272,6 +277,47 @@ class Walk {
     if (in_line < 0) return 0;
     const std::int32_t node = at.line.node + in_line / args_.params.heads;
     return listed & visible_tokens(args_, at.line, node, first);
+  }
+
+  /// Notes which tokens of the tile the lane's rows see, `first_row` and 8 after it, at bit `shift`
+  /// on: looked up while few registers are in use, and read by `seen_tokens` when many are.
+  __device__ void note_seen(std::int32_t tile, std::int32_t first_row, std::uint32_t shift) const {
+    auto* words = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kSeen) + 2 * thread_;
+    for (std::int32_t h = 0; h < 2; ++h) {
+      const std::uint32_t bits = seen(tile, first_row + 8 * h) << shift;
+      words[h] = shift == 0 ? bits : (words[h] & ((1U << shift) - 1U)) | bits;
+    }
+  }
+  /// Notes that there are no tokens from bit `shift` on.
+  __device__ void note_none(std::uint32_t shift) const {
+    auto* words = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kSeen) + 2 * thread_;
+    words[0] &= (1U << shift) - 1U;
+    words[1] &= (1U << shift) - 1U;
+  }
+  __device__ uint2 seen_tokens() const {
+    uint2 words;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(words.x), "=r"(words.y)
+                 : "r"(small() + SmallMap::kSeen + 8U * thread_)
+                 : "memory");
+    return words;
+  }
+  /// Scores of pairs of columns 8 n + 2 q and on, of row g (`h` 0) or g + 8: -inf where the row
+  /// does not see the token, NaN where it sees one that is not finite.
+  __device__ void mask_row(float (&s)[4][4], int h, std::uint32_t seen_bits,
+                           std::uint32_t bad) const {
+    const std::uint32_t quad = 2U * (lane() & 3U);
+    seen_bits >>= quad;
+    bad >>= quad;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float& score = s[n][2 * h + j];
+        if ((bad >> (8 * n + j) & 1U) != 0) score = NAN;
+        if ((seen_bits >> (8 * n + j) & 1U) == 0) score = -INFINITY;
+      }
+    }
   }
 
   /// In a stage that not all rows see in full, zeroes the values of V that are not finite, because

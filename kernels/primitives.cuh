@@ -82,6 +82,21 @@ __device__ inline std::uint32_t bf16_to_fp16(std::uint32_t pair) {
               clamp(__uint_as_float(pair & 0xFFFF0000U)));
 }
 
+/// Programmatic dependent launch (compute capability 9.0 up; before, kernels follow each other
+/// anyway): waits until the kernel before on the stream is done and its stores are visible.
+__device__ inline void wait_for_kernel_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next kernel on the stream start as soon as there is room for its blocks; it waits for
+/// this one to end before it reads anything.
+__device__ inline void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
