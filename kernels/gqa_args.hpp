@@ -13,8 +13,8 @@
 /// copy pipeline running from one segment into the next. A segment that falls to several workers
 /// leaves one partial result at each and is merged by `combine`. A worker can hold at most two
 /// partials, so the scratch depends on the number of workers alone. With fixed pieces
-/// (PlanOptions::splits, batch_invariant) shares are rounded to piece boundaries, and each piece of
-/// a cut segment leaves a partial.
+/// (VerifyPlanOptions::splits, batch_invariant) shares are rounded to piece boundaries, and each
+/// piece of a cut segment leaves a partial.
 
 #include <packstone/verify_params.hpp>
 

@@ -62,7 +62,7 @@ T* take(std::int64_t* at, std::int64_t count) {
   return reinterpret_cast<T*>(begin);
 }
 
-Layout lay_out(const VerifyParams& params, const PlanOptions& options,
+Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
                const cuda::DeviceLimits& device) {
   const VerifyBounds& bounds = options.bounds;
   if (bounds.batch_max < 0 || bounds.tokens_max < 0 || bounds.q_len_max < 0 ||
@@ -130,7 +130,7 @@ void move_base(T** pointer, void* base) {
 
 }  // namespace
 
-GqaPolicy gqa_policy(const VerifyParams& params, const PlanOptions& options,
+GqaPolicy gqa_policy(const VerifyParams& params, const VerifyPlanOptions& options,
                      const cuda::DeviceLimits& device) {
   const bool known_dim =
       params.head_dim_k == 64 || params.head_dim_k == 128 || params.head_dim_k == 256;
@@ -159,12 +159,12 @@ GqaPolicy gqa_policy(const VerifyParams& params, const PlanOptions& options,
   return policy;
 }
 
-std::int64_t gqa_workspace_bytes(const VerifyParams& params, const PlanOptions& options,
+std::int64_t gqa_workspace_bytes(const VerifyParams& params, const VerifyPlanOptions& options,
                                  const cuda::DeviceLimits& device) {
   return lay_out(params, options, device).bytes;
 }
 
-void gqa_verify(const VerifyParams& params, const PlanOptions& options,
+void gqa_verify(const VerifyParams& params, const VerifyPlanOptions& options,
                 const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
                 cudaStream_t stream) {
   Layout layout = lay_out(params, options, device);

@@ -19,14 +19,14 @@ namespace packstone::kernels {
 /// @throws InvalidArgument  no kernel for this head_dim or KV type (64, 128, 256; bf16, fp16, e4m3)
 /// @throws cuda::UnsupportedDevice  a block of the device has too little shared memory; names both
 /// amounts
-GqaPolicy gqa_policy(const VerifyParams& params, const PlanOptions& options,
+GqaPolicy gqa_policy(const VerifyParams& params, const VerifyPlanOptions& options,
                      const cuda::DeviceLimits& device);
 
 /// Bytes of scratch for every call within `options.bounds` whose heads, head_dim, types, mask kind
 /// and use of lists are those of `params`; lengths, tables and pointers may differ. A multiple of
 /// 256.
 /// @throws as gqa_policy, and InvalidArgument for bounds or options below 0
-std::int64_t gqa_workspace_bytes(const VerifyParams& params, const PlanOptions& options,
+std::int64_t gqa_workspace_bytes(const VerifyParams& params, const VerifyPlanOptions& options,
                                  const cuda::DeviceLimits& device);
 
 /// Enqueues the schedule, the attention and the merge on `stream`, three kernels; two with fixed
@@ -42,7 +42,7 @@ std::int64_t gqa_workspace_bytes(const VerifyParams& params, const PlanOptions& 
 /// @param workspace_bytes  at least gqa_workspace_bytes
 /// @throws InvalidArgument  too little scratch, or more sequences or tokens than the bounds
 /// @throws cuda::CudaError  a launch failed
-void gqa_verify(const VerifyParams& params, const PlanOptions& options,
+void gqa_verify(const VerifyParams& params, const VerifyPlanOptions& options,
                 const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
                 cudaStream_t stream);
 

@@ -10,8 +10,8 @@
 /// cut into equal shares, one a block ("Stream-K", Osama et al., 2023), so that blocks end together
 /// whatever the lengths. A segment that falls to several blocks leaves a partial result at each and
 /// is merged afterwards. A block can hold at most two partials, so that the scratch depends on the
-/// number of blocks alone. With fixed pieces (PlanOptions::splits, batch_invariant) shares are
-/// rounded to piece boundaries, and each piece of a cut segment leaves a partial.
+/// number of blocks alone. With fixed pieces (VerifyPlanOptions::splits, batch_invariant) shares
+/// are rounded to piece boundaries, and each piece of a cut segment leaves a partial.
 
 #include <packstone/kv_layout.hpp>
 #include <packstone/verify_params.hpp>

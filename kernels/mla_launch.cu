@@ -32,14 +32,14 @@ constexpr std::int64_t parts_max_of(const MlaSchedule& schedule, std::int64_t se
 }
 
 /// Rows of the largest line that the bounds admit.
-std::int64_t rows_max(const VerifyParams& params, const PlanOptions& options) {
+std::int64_t rows_max(const VerifyParams& params, const VerifyPlanOptions& options) {
   const std::int64_t nodes = params.sparse.entries != nullptr ? 1 : options.bounds.q_len_max;
   return std::max<std::int64_t>(1, nodes * params.heads);
 }
 
 /// Rows of a segment: those of the largest line in equal blocks, which spares the kernel products
 /// of rows that do not exist.
-std::int32_t rows_of(const VerifyParams& params, const PlanOptions& options,
+std::int32_t rows_of(const VerifyParams& params, const VerifyPlanOptions& options,
                      const MlaPolicy& policy) {
   const std::int64_t rows = rows_max(params, options);
   const std::int64_t blocks = divide_up(rows, policy.rows());
@@ -62,7 +62,7 @@ T* take(std::int64_t* at, std::int64_t count) {
   return reinterpret_cast<T*>(begin);
 }
 
-Layout lay_out(const VerifyParams& params, const PlanOptions& options,
+Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
                const cuda::DeviceLimits& device) {
   const VerifyBounds& bounds = options.bounds;
   if (bounds.batch_max < 0 || bounds.tokens_max < 0 || bounds.q_len_max < 0 ||
@@ -141,7 +141,7 @@ cudaError_t launch_after(const void* kernel, dim3 grid, unsigned threads, std::i
 
 }  // namespace
 
-MlaPolicy mla_policy(const VerifyParams& params, const PlanOptions& options,
+MlaPolicy mla_policy(const VerifyParams& params, const VerifyPlanOptions& options,
                      const cuda::DeviceLimits& device) {
   if (params.kind != AttentionKind::mla || params.head_dim_v != kMlaLatentDim ||
       params.head_dim_k != kMlaLatentDim + params.rope_dim ||
@@ -177,12 +177,12 @@ const void* mla_kernel_of(const MlaPolicy& policy) {
   }
 }
 
-std::int64_t mla_workspace_bytes(const VerifyParams& params, const PlanOptions& options,
+std::int64_t mla_workspace_bytes(const VerifyParams& params, const VerifyPlanOptions& options,
                                  const cuda::DeviceLimits& device) {
   return lay_out(params, options, device).bytes;
 }
 
-void mla_verify(const VerifyParams& params, const PlanOptions& options,
+void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
                 const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
                 cudaStream_t stream) {
   Layout layout = lay_out(params, options, device);

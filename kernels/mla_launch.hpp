@@ -19,13 +19,13 @@ namespace packstone::kernels {
 /// @throws InvalidArgument  `params` are not MLA of 512 latent and 64 or 0 rope values
 /// @throws cuda::UnsupportedDevice  a block of the device has too little shared memory; names both
 /// amounts
-MlaPolicy mla_policy(const VerifyParams& params, const PlanOptions& options,
+MlaPolicy mla_policy(const VerifyParams& params, const VerifyPlanOptions& options,
                      const cuda::DeviceLimits& device);
 
 /// Bytes of scratch for every call within `options.bounds` whose heads, types, mask kind and use of
 /// lists are those of `params`; lengths, tables and pointers may differ. A multiple of 256.
 /// @throws as mla_policy, and InvalidArgument for bounds or options below 0
-std::int64_t mla_workspace_bytes(const VerifyParams& params, const PlanOptions& options,
+std::int64_t mla_workspace_bytes(const VerifyParams& params, const VerifyPlanOptions& options,
                                  const cuda::DeviceLimits& device);
 
 /// Enqueues the schedule, the attention and the merge on `stream`, three kernels. Reads lengths,
@@ -41,7 +41,7 @@ std::int64_t mla_workspace_bytes(const VerifyParams& params, const PlanOptions& 
 /// @param workspace_bytes  at least mla_workspace_bytes
 /// @throws InvalidArgument  too little scratch, or more sequences or tokens than the bounds
 /// @throws cuda::CudaError  a launch failed
-void mla_verify(const VerifyParams& params, const PlanOptions& options,
+void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
                 const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
                 cudaStream_t stream);
 

@@ -187,7 +187,7 @@ struct VerifyBounds {
 };
 
 /// How the work of a call is cut. Results are the same bits from run to run whatever is chosen.
-struct PlanOptions {
+struct VerifyPlanOptions {
   VerifyBounds bounds;
   /// Pieces that a sequence's tokens are cut into: 0 leaves it to the schedule, n > 0 asks for n,
   /// of which those without work stay idle.

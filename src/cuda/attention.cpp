@@ -71,7 +71,8 @@ void describe_gqa_types(std::vector<KernelDescription>* kernels) {
 
 }  // namespace
 
-TreeVerify::TreeVerify(const PlanOptions& options) : options_(options), device_(gated_device()) {
+TreeVerify::TreeVerify(const VerifyPlanOptions& options)
+    : options_(options), device_(gated_device()) {
   const VerifyBounds& bounds = options.bounds;
   if (bounds.batch_max < 0 || bounds.tokens_max < 0 || bounds.q_len_max < 0 ||
       bounds.length_max < 0 || options.splits < 0 || options.split_tokens < 0) {

@@ -130,7 +130,7 @@ TEST_F(AttentionApi, RunsWhatTheKernelsRun) {
     description.q_len = {9, 3, 1};
     AttentionInputs inputs(description);
     DeviceInputs device(inputs);
-    const PlanOptions options{.bounds = bounds_of(inputs)};
+    const VerifyPlanOptions options{.bounds = bounds_of(inputs)};
     const DeviceResult want = run_on(device, options);
 
     device.poison_outputs(inputs);

@@ -110,7 +110,7 @@ AttentionCase draw_case(AttentionKind kind, std::uint64_t seed) {
 TEST_P(AttentionCross, MatchesTheOracle) {
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     AttentionCase c = draw_case(GetParam(), seed);
-    PlanOptions options;
+    VerifyPlanOptions options;
     if (seed % 5 == 1) options.batch_invariant = true;
     if (seed % 5 == 2) options.splits = static_cast<std::int32_t>(1 + seed % 9);
     test::expect_right(c, options);
@@ -157,7 +157,7 @@ TEST_P(AttentionCross, BatchInvariantBitsDoNotDependOnNeighbours) {
     c.q_len = {q_len};
     c.padded_tokens = 0;
     AttentionInputs alone(c);
-    PlanOptions invariant;
+    VerifyPlanOptions invariant;
     invariant.batch_invariant = true;
     // A plan belongs to its bounds: those of the largest batch here.
     invariant.bounds = {.batch_max = 2,

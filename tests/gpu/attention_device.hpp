@@ -165,12 +165,12 @@ inline VerifyBounds bounds_of(const AttentionInputs& inputs) {
 }
 
 /// The kernels under test behind one face.
-inline std::int64_t workspace_bytes(const VerifyParams& params, const PlanOptions& options) {
+inline std::int64_t workspace_bytes(const VerifyParams& params, const VerifyPlanOptions& options) {
   const cuda::DeviceLimits device = cuda::current_device_limits();
   return params.kind == AttentionKind::gqa ? kernels::gqa_workspace_bytes(params, options, device)
                                            : kernels::mla_workspace_bytes(params, options, device);
 }
-inline void enqueue(const VerifyParams& params, const PlanOptions& options, void* workspace,
+inline void enqueue(const VerifyParams& params, const VerifyPlanOptions& options, void* workspace,
                     std::int64_t bytes, cudaStream_t stream) {
   const cuda::DeviceLimits device = cuda::current_device_limits();
   if (params.kind == AttentionKind::gqa) {
@@ -211,7 +211,7 @@ struct DeviceResult {
   }
 };
 
-inline DeviceResult run_on(DeviceInputs& device, const PlanOptions& options) {
+inline DeviceResult run_on(DeviceInputs& device, const VerifyPlanOptions& options) {
   const Scratch scratch(workspace_bytes(device.params(), options));
   enqueue(device.params(), options, scratch.data(), scratch.bytes(), nullptr);
   PACKSTONE_CUDA_CHECK(cudaDeviceSynchronize());
@@ -219,7 +219,7 @@ inline DeviceResult run_on(DeviceInputs& device, const PlanOptions& options) {
   return {device.out(), device.lse()};
 }
 
-inline DeviceResult run_device(AttentionInputs& inputs, PlanOptions options = {}) {
+inline DeviceResult run_device(AttentionInputs& inputs, VerifyPlanOptions options = {}) {
   if (options.bounds.batch_max == 0) options.bounds = bounds_of(inputs);
   DeviceInputs device(inputs);
   validate(device.params(), inputs.view());
@@ -257,7 +257,7 @@ inline std::string describe(const AttentionCase& c) {
   return text;
 }
 
-inline void expect_right(const AttentionCase& c, const PlanOptions& options = {}) {
+inline void expect_right(const AttentionCase& c, const VerifyPlanOptions& options = {}) {
   AttentionInputs inputs(c);
   const DeviceResult got = run_device(inputs, options);
   EXPECT_EQ(compare_with_oracle(inputs, got), "") << describe(c);

@@ -109,7 +109,7 @@ TEST_P(AttentionFaults, AT05_EmptyLengthsAndBatches) {
   c.padded_tokens = 0;
   AttentionInputs none(c);
   DeviceInputs device(none);
-  PlanOptions options;
+  VerifyPlanOptions options;
   const test::Scratch scratch(test::workspace_bytes(device.params(), options));
   EXPECT_NO_THROW(
       test::enqueue(device.params(), options, scratch.data(), scratch.bytes(), nullptr));
@@ -209,7 +209,7 @@ TEST_P(AttentionFaults, AT14_MasksOfEarlierCallsDoNotStay) {
   c.mask = MaskKind::words;
   c.seed = 9;
   AttentionInputs words(c);
-  const PlanOptions options{.bounds = test::bounds_of(tree)};
+  const VerifyPlanOptions options{.bounds = test::bounds_of(tree)};
   const test::Scratch scratch(test::workspace_bytes(tree.params(), options));
   for (AttentionInputs* inputs : {&tree, &chain, &words}) {
     DeviceInputs device(*inputs);
@@ -270,7 +270,7 @@ TEST_P(AttentionFaults, AT16_VeryLongLengths) {
       c.heads = 4;
       c.kv_heads = 1;
       c.prefix = {length};
-      PlanOptions options;
+      VerifyPlanOptions options;
       options.splits = splits;
       test::expect_right(c, options);
     }
@@ -331,12 +331,12 @@ TEST_P(AttentionFaults, MG02_EmptyPartialsTakeNoWeight) {
     std::fill_n(inputs.sparse.begin() + t * inputs.sparse_stride, 2'000, -1);
   }
   for (const std::int32_t splits : {0, 7, 32}) {
-    PlanOptions options;
+    VerifyPlanOptions options;
     options.splits = splits;
     EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs, options)), "") << splits;
   }
   std::fill(inputs.sparse.begin(), inputs.sparse.end(), -1);
-  PlanOptions options;
+  VerifyPlanOptions options;
   options.splits = 5;
   const DeviceResult got = run_device(inputs, options);
   EXPECT_EQ(test::compare_with_oracle(inputs, got), "");
@@ -352,7 +352,7 @@ TEST_P(AttentionFaults, MG03_BothBasesThroughTheKernels) {
     c.padded_tokens = 0;
     AttentionInputs inputs(c);
     std::fill(inputs.q.begin(), inputs.q.end(), std::uint8_t{0});
-    PlanOptions options;
+    VerifyPlanOptions options;
     options.splits = 2;
     const DeviceResult got = run_device(inputs, options);
     for (const float lse : got.lse) EXPECT_NEAR(lse, base == LseBase::two ? 3.0 : 2.0794415, 1e-5);
@@ -365,7 +365,7 @@ TEST_P(AttentionFaults, MG04_MoreSplitsThanTiles) {
     c.prefix = {40};
     c.q_len = {q_len};
     for (const std::int32_t splits : {1, 2, 8, 64}) {
-      PlanOptions options;
+      VerifyPlanOptions options;
       options.splits = splits;
       test::expect_right(c, options);
     }
@@ -382,7 +382,7 @@ TEST_P(AttentionFaults, MG06_ScratchPastTwoBillionElementsAndOneByteLess) {
   c.q_len = {256, 256, 256, 256};
   c.padded_tokens = 0;
   AttentionInputs inputs(c);
-  PlanOptions options{.bounds = test::bounds_of(inputs)};
+  VerifyPlanOptions options{.bounds = test::bounds_of(inputs)};
   const DeviceResult want = run_device(inputs, options);
   options.splits = 257;
   EXPECT_GT(test::workspace_bytes(inputs.params(), options), (std::int64_t{1} << 31) * 4);
@@ -459,7 +459,7 @@ TEST(AttentionPolicy, BP01_SharedMemoryFitsTheDeviceOrThePlanFails) {
           device.multiprocessors = 100;
           device.compute_capability = 120;
           device.shared_bytes_per_block = limit;
-          PlanOptions options;
+          VerifyPlanOptions options;
           options.bounds = {
               .batch_max = 1, .tokens_max = q_len, .q_len_max = q_len, .length_max = 1'000};
           try {

@@ -26,7 +26,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, AttentionGraph,
 /// A captured call, replayed with whatever lies at the captured addresses.
 class Graph {
  public:
-  Graph(const VerifyParams& params, const PlanOptions& options, const test::Scratch& scratch) {
+  Graph(const VerifyParams& params, const VerifyPlanOptions& options,
+        const test::Scratch& scratch) {
     PACKSTONE_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
     test::enqueue(params, options, scratch.data(), scratch.bytes(), stream_.get());
     cudaGraph_t graph = nullptr;
@@ -54,7 +55,7 @@ TEST_P(AttentionGraph, GS05_AGraphForSixteenRequestsReplayedWithThree) {
   c.mask = MaskKind::parents;
   AttentionInputs many(c);
   DeviceInputs device(many);
-  const PlanOptions options{.bounds = test::bounds_of(many)};
+  const VerifyPlanOptions options{.bounds = test::bounds_of(many)};
   const test::Scratch scratch(test::workspace_bytes(device.params(), options));  // 0xFF at first
   Graph graph(device.params(), options, scratch);
   graph.replay();
@@ -75,7 +76,7 @@ TEST_P(AttentionGraph, GS06_OneCaptureForLengthsOnEitherSideOfTileEdges) {
   c.q_len = {1, 1, 1, 1};
   AttentionInputs inputs(c);
   DeviceInputs device(inputs);
-  const PlanOptions options{.bounds = test::bounds_of(inputs)};
+  const VerifyPlanOptions options{.bounds = test::bounds_of(inputs)};
   const test::Scratch scratch(test::workspace_bytes(device.params(), options));
   Graph graph(device.params(), options, scratch);
   const std::vector<std::vector<std::int32_t>> lengths = {
@@ -108,7 +109,7 @@ TEST_P(AttentionGraph, GS09_GraphEqualsEagerForEveryPageSize) {
     AttentionInputs inputs(c);
     const DeviceResult eager = run_device(inputs);
     DeviceInputs device(inputs);
-    const PlanOptions options{.bounds = test::bounds_of(inputs)};
+    const VerifyPlanOptions options{.bounds = test::bounds_of(inputs)};
     const test::Scratch scratch(test::workspace_bytes(device.params(), options));
     Graph graph(device.params(), options, scratch);
     device.poison_outputs(inputs);
@@ -126,7 +127,7 @@ TEST_P(AttentionGraph, GraphEqualsEagerOverAThousandStepsOfGrowth) {
   c.padded_tokens = 0;
   AttentionInputs inputs(c);
   DeviceInputs device(inputs);
-  const PlanOptions options{.bounds = test::bounds_of(inputs)};
+  const VerifyPlanOptions options{.bounds = test::bounds_of(inputs)};
   const test::Scratch scratch(test::workspace_bytes(device.params(), options));
   const test::Scratch eager_scratch(scratch.bytes());
   Graph graph(device.params(), options, scratch);

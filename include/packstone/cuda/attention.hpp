@@ -28,7 +28,7 @@ class TreeVerify {
   /// For the calling thread's current device.
   /// Throws UnsupportedDevice, naming both sides, when there is no device, its compute capability
   /// is below 8.0 or this binary has no code for it; InvalidArgument for bounds below 0.
-  explicit TreeVerify(const PlanOptions& options);
+  explicit TreeVerify(const VerifyPlanOptions& options);
 
   [[nodiscard]] const DeviceLimits& device() const { return device_; }
 
@@ -51,7 +51,7 @@ class TreeVerify {
            cudaStream_t stream, const HostView& view = {}) const;
 
  private:
-  PlanOptions options_;
+  VerifyPlanOptions options_;
   DeviceLimits device_;
 };
 
