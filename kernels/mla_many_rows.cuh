@@ -39,9 +39,8 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
     if (!this->begin_share()) return;
     fill_ring();
     const std::uint32_t lane = this->lane();
-    key_at_ = this->shared() + ((lane & 7U) + ((lane >> 4U) << 3U)) * kPitch +
-              ((lane >> 3U) & 1U) * 16U + kHalfBytes * half();
-    value_at_ = this->shared() + (lane & 15U) * kPitch + (lane >> 4U) * 16U + kHalfBytes * half();
+    key_at_ = find_key(lane);
+    value_at_ = find_value(lane);
     do {
       run_piece();
     } while (this->next_piece());
@@ -53,6 +52,16 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
 
   __device__ std::uint32_t group() const { return this->warp() & 3U; }
   __device__ std::uint32_t half() const { return this->warp() >> 2U; }
+  /// Where registers do not reach for both addresses, one is found anew in each tile.
+  static constexpr bool kKeyAnew = type == KvType::fp16;
+  static constexpr bool kValueAnew = type == KvType::e4m3_tile;
+  __device__ std::uint32_t find_key(std::uint32_t lane) const {
+    return this->shared() + ((lane & 7U) + ((lane >> 4U) << 3U)) * kPitch +
+           ((lane >> 3U) & 1U) * 16U + kHalfBytes * half();
+  }
+  __device__ std::uint32_t find_value(std::uint32_t lane) const {
+    return this->shared() + (lane & 15U) * kPitch + (lane >> 4U) * 16U + kHalfBytes * half();
+  }
 
   /// Copies all tiles but one of the ring, and looks up the rows of that one. One tile a warp, each
   /// with its own cursor for once.
@@ -165,7 +174,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
         for (std::uint32_t n = 0; n < 4; ++n) score_packed(s[n], offset, i, n);
       }
     } else {
-      const std::uint32_t from = key_at_ + offset;
+      const std::uint32_t from = (kKeyAnew ? find_key(this->lane_anew()) : key_at_) + offset;
 #pragma unroll
       for (std::uint32_t k = 0; k < 16; ++k) {
         if (k == 8) copy_ahead();
@@ -242,8 +251,8 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
             b[2 * m + 1] = widen_e4m3(bytes >> 16U);
           }
         } else {
-          load_matrices(b, key_at_ + offset + 16U * n * kPitch + kRopeAt +
-                               (64U - kHalfBytes) * half() + 32U * h);
+          load_matrices(b, (kKeyAnew ? find_key(this->lane_anew()) : key_at_) + offset +
+                               16U * n * kPitch + kRopeAt + (64U - kHalfBytes) * half() + 32U * h);
           if constexpr (kTileScales) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) b[j] = bf16_to_fp16(b[j]);
@@ -328,7 +337,7 @@ class ManyRows : public Walk<type, MlaShape::many_rows> {
   /// Adds weights * V for the half's columns.
   __device__ void accumulate(const std::uint32_t (&weights)[2][4]) {
     const std::uint32_t offset = at_ % kStages * Base::kStageBytes;
-    const std::uint32_t from = value_at_ + offset;
+    const std::uint32_t from = (kValueAnew ? find_value(this->lane_anew()) : value_at_) + offset;
     if constexpr (kTileScales) {
 #pragma unroll
       for (std::uint32_t i = 0; i < 2; ++i) {
