@@ -5,49 +5,106 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
+#include <charconv>
 #include <map>
 #include <optional>
-#include <regex>
 #include <set>
 #include <sstream>
+#include <string_view>
+#include <system_error>
 
 namespace packstone {
 namespace {
+
+/// Reads the format by its grammar, left to right.
+class Line {
+ public:
+  explicit Line(std::string_view text) : rest_(text) {}
+  bool literal(std::string_view text) {
+    if (!rest_.starts_with(text)) return false;
+    rest_.remove_prefix(text.size());
+    return true;
+  }
+  std::string name(bool colons) {
+    std::size_t n = 0;
+    while (n < rest_.size() && (std::isalnum(static_cast<unsigned char>(rest_[n])) != 0 ||
+                                rest_[n] == '_' || (colons && rest_[n] == ':'))) {
+      ++n;
+    }
+    if (n > 0 && std::isdigit(static_cast<unsigned char>(rest_[0])) != 0) return {};
+    return take(n);
+  }
+  /// Up to the quote (or the end without one), where each backslash escapes an allowed character.
+  bool escaped(std::string_view allowed, bool quoted) {
+    while (!rest_.empty() && !(quoted && rest_[0] == '"')) {
+      const bool escape = rest_[0] == '\\';
+      if (escape && (rest_.size() < 2 || allowed.find(rest_[1]) == std::string_view::npos)) {
+        return false;
+      }
+      rest_.remove_prefix(escape ? 2 : 1);
+    }
+    return !quoted || literal("\"");
+  }
+  bool labels() {
+    if (!literal("{")) return true;
+    do {
+      if (name(false).empty() || !literal("=\"") || !escaped("\\\"n", true)) return false;
+    } while (literal(","));
+    return literal("}");
+  }
+  std::optional<std::int64_t> number() {
+    const std::string text = take(rest_.size());
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+    return value;
+  }
+  [[nodiscard]] std::size_t left() const { return rest_.size(); }
+
+ private:
+  std::string take(std::size_t n) {
+    const std::string result(rest_.substr(0, n));
+    rest_.remove_prefix(n);
+    return result;
+  }
+  std::string_view rest_;
+};
 
 /// Value by name and labels. Fails the test for a line that the format does not allow, a sample
 /// without HELP and TYPE before it, a name whose samples do not stand together, a sample twice.
 std::map<std::string, std::int64_t> parse(const std::string& text) {
   std::map<std::string, std::int64_t> samples;
-  const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) (([^\\\n]|\\\\|\\n)*))");
-  const std::regex type(R"(# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge))");
-  const std::string label = R"([a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\\\|\\"|\\n)*")";
-  const std::regex sample("([a-zA-Z_:][a-zA-Z0-9_:]*)((\\{" + label + "(," + label +
-                          ")*\\})?) (-?[0-9]+)");
-  std::set<std::string> closed;
-  std::string described;
-  std::string typed;
+  std::set<std::string> described;
+  std::string current;
   std::string kind;
   EXPECT_TRUE(text.empty() || text.back() == '\n');
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    std::smatch match;
-    if (std::regex_match(line, match, help)) {
-      if (!described.empty()) closed.insert(described);
-      described = match[1];
-      EXPECT_FALSE(closed.contains(described)) << described << " stands in two places";
-    } else if (std::regex_match(line, match, type)) {
-      typed = match[1];
-      kind = match[2];
-      EXPECT_EQ(typed, described);
-    } else if (std::regex_match(line, match, sample)) {
-      EXPECT_EQ(match[1], typed) << line;
-      EXPECT_TRUE(kind != "counter" || match[1].str().ends_with("_total")) << line;
-      const std::int64_t value = std::stoll(match[match.size() - 1]);
-      EXPECT_TRUE(kind != "counter" || value >= 0) << line;
-      EXPECT_TRUE(samples.emplace(match[1].str() + match[2].str(), value).second) << line;
-    } else {
-      ADD_FAILURE() << "no line of the format: " << line;
+  for (std::string each; std::getline(lines, each);) {
+    Line line(each);
+    if (line.literal("# HELP ")) {
+      current = line.name(true);
+      kind.clear();
+      EXPECT_TRUE(described.insert(current).second) << current << " stands in two places";
+      EXPECT_TRUE(!current.empty() && line.literal(" ") && line.escaped("\\n", false)) << each;
+      continue;
     }
+    if (line.literal("# TYPE ")) {
+      EXPECT_EQ(line.name(true), current) << each;
+      EXPECT_TRUE(line.literal(" ")) << each;
+      kind = line.name(false);
+      EXPECT_TRUE((kind == "counter" || kind == "gauge") && line.left() == 0) << each;
+      continue;
+    }
+    const std::string name = line.name(true);
+    EXPECT_EQ(name, current) << each;
+    EXPECT_TRUE(!kind.empty() && (kind != "counter" || name.ends_with("_total"))) << each;
+    EXPECT_TRUE(line.labels()) << each;
+    const std::string key = each.substr(0, each.size() - line.left());
+    EXPECT_TRUE(line.literal(" ")) << each;
+    const std::optional<std::int64_t> value = line.number();
+    EXPECT_TRUE(value.has_value() && (kind != "counter" || *value >= 0)) << each;
+    EXPECT_TRUE(samples.emplace(key, value.value_or(0)).second) << each;
   }
   return samples;
 }
