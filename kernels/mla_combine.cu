@@ -8,8 +8,8 @@ namespace packstone::kernels {
 namespace {
 
 constexpr int kColumns = kMlaLatentDim / 4;  ///< threads of a row, 4 values each
-constexpr int kGroups = 4;
-constexpr int kThreads = kGroups * kColumns;
+constexpr int kThreads = 4 * kColumns;
+constexpr int kPieces = 4;  ///< of a row
 static_assert(kThreads == kMlaCombineThreads);
 
 /// The segment whose first partial is `part`.
@@ -29,14 +29,18 @@ __device__ MlaCut cut_by_piece(const MlaArgs& args, std::int64_t part) {
   return cut;
 }
 
-/// One row of a cut segment: a quarter of the block each takes every fourth partial, and the first
-/// adds up.
-__device__ void merge_row(const MlaArgs& args, const MlaCut& cut, const mla::Line& line, int row) {
-  __shared__ float4 sums[kGroups][kColumns];
+/// A piece of a row of a cut segment: `columns` threads, 4 values each, make a group; the groups
+/// take partials in turn, and the first adds up.
+template <unsigned columns>
+__device__ void merge_row(const MlaArgs& args, const MlaCut& cut, const mla::Line& line, int row,
+                          unsigned piece) {
+  constexpr int kGroups = kThreads / columns;
+  __shared__ float4 sums[kGroups][columns];
   __shared__ float totals[kGroups];
   const unsigned lane = threadIdx.x & 31U;
-  const unsigned group = threadIdx.x / kColumns;
-  const unsigned column = threadIdx.x % kColumns;
+  const unsigned group = threadIdx.x / columns;
+  const unsigned own = threadIdx.x % columns;
+  const unsigned column = piece * columns + own;
   const auto place = [&](int i) {
     const std::int64_t part = i == 0 ? cut.head : cut.first + i * cut.step;
     return part * args.rows + row % args.rows;
@@ -73,18 +77,20 @@ __device__ void merge_row(const MlaArgs& args, const MlaCut& cut, const mla::Lin
       sum.w = fmaf(weight, part[b].w, sum.w);
     }
   }
-  sums[group][column] = sum;
-  if (column == 0) totals[group] = total;
+  sums[group][own] = sum;
+  if (own == 0) totals[group] = total;
   __syncthreads();
 
   if (group == 0) {
     const VerifyParams& p = args.params;
     const std::int64_t token = line.query + line.node + row / p.heads;
     const std::int64_t head = row % p.heads;
-    const float all = totals[0] + totals[1] + totals[2] + totals[3];
+    float all = totals[0];
+#pragma unroll
+    for (unsigned g = 1; g < kGroups; ++g) all += totals[g];
     const float scale = all == 0.0F ? 0.0F : 1.0F / all;
     for (unsigned g = 1; g < kGroups; ++g) {
-      const float4 more = sums[g][column];
+      const float4 more = sums[g][own];
       sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
     }
     sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
@@ -110,11 +116,13 @@ __device__ void merge_row(const MlaArgs& args, const MlaCut& cut, const mla::Lin
   __syncthreads();
 }
 
-__device__ void merge_cut(const MlaArgs& args, const MlaCut& cut, int row) {
+template <unsigned columns>
+__device__ void merge_cut(const MlaArgs& args, const MlaCut& cut, int row, unsigned piece) {
   if (cut.count < 2) return;
   const mla::Line line = mla::load_line(args, cut.line, args.rows, args.tile);
   const std::int32_t line_row = cut.segment * args.rows + row;
-  if (line_row < line.nodes * args.params.heads) merge_row(args, cut, line, line_row);
+  if (line_row < line.nodes * args.params.heads)
+    merge_row<columns>(args, cut, line, line_row, piece);
 }
 
 /// Rows of cut segments, one after the other; with fixed pieces, blockIdx.y is the row.
@@ -125,12 +133,23 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (mla_has_fixed_pieces(schedule)) {
     const std::int64_t parts = schedule.parts_before[schedule.lines];
     for (std::int64_t i = blockIdx.x; i < parts; i += gridDim.x)
-      merge_cut(args, cut_by_piece(args, i), static_cast<int>(blockIdx.y));
+      merge_cut<kColumns>(args, cut_by_piece(args, i), static_cast<int>(blockIdx.y), 0);
     return;
   }
-  const int items = *schedule.cut_count * args.rows;
-  for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x))
-    merge_cut(args, schedule.cuts[i / args.rows], i % args.rows);
+  const int rows = *schedule.cut_count * args.rows;
+  const int blocks = static_cast<int>(gridDim.x);
+  // As whole rows, one long sequence's few rows, in many parts, would leave most of the device
+  // idle.
+  if (rows * kPieces <= blocks) {
+    for (int i = static_cast<int>(blockIdx.x); i < rows * kPieces; i += blocks) {
+      const int row = i / kPieces;
+      merge_cut<kColumns / kPieces>(args, schedule.cuts[row / args.rows], row % args.rows,
+                                    static_cast<unsigned>(i % kPieces));
+    }
+    return;
+  }
+  for (int i = static_cast<int>(blockIdx.x); i < rows; i += blocks)
+    merge_cut<kColumns>(args, schedule.cuts[i / args.rows], i % args.rows, 0);
 }
 
 }  // namespace

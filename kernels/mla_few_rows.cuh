@@ -46,25 +46,26 @@ class FewRows : public Walk<type, MlaShape::few_rows> {
   }
 
  private:
-  /// Every fourth tile of the share, from tile `first`. The row numbers of a tile are on their way
-  /// while the tile before is copied.
-  __device__ void copy_tiles(std::uint32_t first) {
-    Cursor& at = this->ahead(first);
-    if (this->lane() == 0) {
-      at = this->now();
-      this->step_ahead(at, first);
-    }
+  /// Half of every second tile of the share: a bulk copy takes a warp tens of cycles to issue, one
+  /// lane after the other, so two warps fill a stage in half the time. The row numbers of a tile
+  /// are on their way while the tile before is copied.
+  __device__ void copy_tiles(std::uint32_t copier) {
+    constexpr std::uint32_t kStep = MlaPolicy::kCopyWarps / 2;
+    constexpr std::uint32_t kRows = kTile / 2;
+    const std::uint32_t first = copier / 2;
+    const std::uint32_t first_row = copier % 2 * kRows;
+    Cursor& at = this->ahead(copier);
+    if (this->lane() == 0) this->step_ahead(at, first);
     __syncwarp();
     const std::uint32_t tiles = this->tiles_of_share();
     if (first >= tiles) return;
-    PendingRow row = this->find_rows(at, MlaPolicy::kCopyWarps);
-    for (std::uint32_t tile = first; tile < tiles; tile += MlaPolicy::kCopyWarps) {
+    PendingRow row = this->find_rows(at, kStep, first_row, kRows);
+    for (std::uint32_t tile = first; tile < tiles; tile += kStep) {
       const RowPlace place = place_of<type>(args_, row);
-      if (tile + MlaPolicy::kCopyWarps < tiles) row = this->find_rows(at, MlaPolicy::kCopyWarps);
+      if (tile + kStep < tiles) row = this->find_rows(at, kStep, first_row, kRows);
       if (tile >= kStages) barrier_wait(this->empty(tile), Base::parity(tile) ^ 1U);
-      copy_rows<type, kTile>(args_, place, 0, this->stage(tile), this->full(tile));
+      copy_rows<type, kRows>(args_, place, first_row, this->stage(tile), this->full(tile));
     }
-    // A block must not end while copies into its memory are on their way; the others wait for them.
   }
 
   __device__ std::uint32_t part() const {

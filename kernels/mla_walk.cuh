@@ -141,7 +141,7 @@ class Walk {
       if (!policy.few()) ahead() = start;
       tiles() = static_cast<std::uint32_t>(end - begin);
       for (std::uint32_t i = 0; i < kStages; ++i) {
-        barrier_init(full(i), copy_arrivals(policy.few() ? 1 : 8));
+        barrier_init(full(i), copy_arrivals(policy.few() ? 2 : 8));
         barrier_init(empty(i), MlaPolicy::kMathThreads / 32);
       }
       fence_for_copies();
@@ -150,11 +150,15 @@ class Walk {
     return true;
   }
 
-  /// Starts the loads that tell where the rows of the next tile ahead are, and steps ahead.
-  __device__ PendingRow find_rows(Cursor& at, std::int64_t steps) {
+  /// Starts the loads that tell where rows `first` on of the next tile ahead are, lane i those of
+  /// row `first` + i, and steps ahead.
+  __device__ PendingRow find_rows(Cursor& at, std::int64_t steps, std::uint32_t first = 0,
+                                  std::uint32_t count = kTile) {
     PendingRow row{PendingRow::none, 0};
-    const auto token = static_cast<std::int32_t>(lane());
-    if (token < kTile) row = find_row(args_, at.line, at.tile * kTile + token);
+    const std::uint32_t lane_now = lane();
+    if (lane_now < count) {
+      row = find_row(args_, at.line, at.tile * kTile + static_cast<std::int32_t>(first + lane_now));
+    }
     __syncwarp();
     if (lane() == 0) step_ahead(at, steps);
     __syncwarp();
