@@ -30,6 +30,7 @@ DraftTree binary_tree(std::int32_t nodes) {
                           std::to_string(DraftTree::kNodesMax));
   }
   std::vector<std::int32_t> parents;
+  parents.reserve(static_cast<std::size_t>(nodes));
   for (std::int32_t node = 0; node < nodes; ++node) {
     parents.push_back(node == 0 ? -1 : (node - 1) / 2);
   }

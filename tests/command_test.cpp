@@ -300,7 +300,9 @@ TEST_F(Command, PartsOfTheManagerCanBeTurnedOn) {
                                   "--json",
                                   "--no-timing"});
   ASSERT_EQ(result.status, 0) << result.err;
-  for (const auto& run : nlohmann::json::parse(result.out)["runs"]) {
+  const nlohmann::json summary = nlohmann::json::parse(result.out);
+  ASSERT_EQ(summary["runs"].size(), 2U);
+  for (const auto& run : summary["runs"]) {
     EXPECT_GT(run["prefix_cache"]["blocks_asked"], 0);
     EXPECT_GT(run["speculation"]["accepted"], 0);
     EXPECT_EQ(run["defrag"]["objective"], "straighten");
