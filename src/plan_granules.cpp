@@ -127,7 +127,7 @@ PlanReason plan_granules(PlanView& view, PlanGate& gate, Outlook& outlook, PageC
     victims.push_back(g);
     outlook.lower_bound += granule.live;
   }
-  if (victims.empty()) return blocked ? PlanReason::blocked : PlanReason::packed;
+  if (victims.empty() || in_use == 0) return blocked ? PlanReason::blocked : PlanReason::packed;
   outlook.fragmentation_permille =
       (static_cast<std::int64_t>(victims.size()) * 1000 + in_use - 1) / in_use;
   if (!gate.open(outlook.fragmentation_permille)) return PlanReason::below_threshold;

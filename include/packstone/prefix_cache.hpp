@@ -169,7 +169,7 @@ class PrefixCache {
     std::uint64_t used;
     std::uint64_t serial;
     NodeIndex node;
-    friend auto operator<=>(const Age&, const Age&) = default;
+    friend auto operator<=>(const Age&, const Age&) = default;  // NOLINT(modernize-use-nullptr)
   };
   struct Namespace {
     NodeIndex root{kNone};
