@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sim/command.hpp>
+#if PACKSTONE_WITH_CUDA
+#include <sim/cuda/device_info.hpp>
+#endif
 #include <unistd.h>
 
 #include <iostream>
@@ -8,7 +11,10 @@
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
-  return packstone::sim::run_command(
-      arguments,
-      {.out = std::cout, .err = std::cerr, .show_progress = ::isatty(STDERR_FILENO) != 0});
+  packstone::sim::CommandContext context{
+      .out = std::cout, .err = std::cerr, .show_progress = ::isatty(STDERR_FILENO) != 0};
+#if PACKSTONE_WITH_CUDA
+  context.describe_devices = packstone::sim::describe_devices;
+#endif
+  return packstone::sim::run_command(arguments, context);
 }
