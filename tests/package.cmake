@@ -20,6 +20,10 @@ add_executable(c_api_test c_api_test.c)
 set_target_properties(c_api_test PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
 target_compile_options(c_api_test PRIVATE -Wall -Wextra -Werror -pedantic -pedantic-errors -Wundef)
 target_link_libraries(c_api_test PRIVATE packstone_c m)
+if(PACKSTONE_SANITIZE)
+  # The run-time library must come before the sanitized library that needs it.
+  target_link_options(c_api_test PRIVATE -fsanitize=${PACKSTONE_SANITIZE})
+endif()
 add_test(NAME c_api_test COMMAND c_api_test)
 set_tests_properties(c_api_test PROPERTIES LABELS host)
 add_test(NAME c_api_symbols COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DLIBRARY=$<TARGET_FILE:packstone_c>
