@@ -47,25 +47,51 @@ enum class Pattern {
   random,      ///< random pages to random pages, in random order: the worst case
   packing,     ///< random pages to consecutive ones, as a planner that packs gives them
   contiguous,  ///< consecutive pages to consecutive pages: what the kernel does without the places
+  spreading,   ///< consecutive pages to random ones: what scattered writes cost, without the reads
+  ordered,     ///< as random, but in the order of the destinations
 };
+
+const char* to_string(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::random:
+      return "random";
+    case Pattern::packing:
+      return "packing";
+    case Pattern::contiguous:
+      return "contiguous";
+    case Pattern::spreading:
+      return "spreading";
+    case Pattern::ordered:
+      return "ordered";
+  }
+  return "unknown";
+}
+
+std::vector<PageMove> moves_of(Pattern pattern, PageCount pages, std::int64_t count) {
+  std::vector<PageMove> moves;
+  if (pattern == Pattern::random || pattern == Pattern::ordered) {
+    moves = random_moves(pages, count);
+    if (pattern == Pattern::ordered) std::ranges::sort(moves, {}, &PageMove::to);
+    return moves;
+  }
+  const auto first = static_cast<std::int32_t>(pages - count);
+  const std::vector<PageId> scattered = random_pages(first, count, 2);
+  for (std::int32_t i = 0; i < count; ++i) {
+    const PageId near{1 + i};
+    const PageId far{first + i};
+    const PageId any = scattered[static_cast<std::size_t>(i)];
+    if (pattern == Pattern::packing) moves.push_back({any, far});
+    if (pattern == Pattern::contiguous) moves.push_back({near, far});
+    if (pattern == Pattern::spreading) moves.push_back({far, any});
+  }
+  return moves;
+}
 
 void move_planes(benchmark::State& state, Bytes bytes, const MoverTuning& tuning, Pattern pattern) {
   const DevicePool pool = plane_pool(bytes);
   const PageMover mover(std::array{&pool}, tuning);
   const std::int64_t count = moved_bytes() / bytes;
-  std::vector<PageMove> moves;
-  if (pattern == Pattern::random) {
-    moves = random_moves(pool.pages(), count);
-  } else {
-    const auto first = static_cast<std::int32_t>(pool.pages() - count);
-    const std::vector<PageId> sources = random_pages(first, count, 2);
-    for (std::int32_t i = 0; i < count; ++i) {
-      moves.push_back(
-          {pattern == Pattern::packing ? sources[static_cast<std::size_t>(i)] : PageId{1 + i},
-           PageId{first + i}});
-    }
-  }
-  const DeviceMoves list(moves);
+  const DeviceMoves list(moves_of(pattern, pool.pages(), count));
   Stream stream;
   measure(state, stream.get(), [&](cudaStream_t s) {
     mover.copy({list.moves(), list.count(), list.size()}, s);
@@ -261,12 +287,11 @@ void register_all() {
   });
   for (const Bytes bytes : {Bytes{656}, Bytes{1152}, Bytes{10'496}, Bytes{18'432}, Bytes{73'728}}) {
     const std::string size = std::to_string(bytes);
-    add("move/" + size + "/random", 15,
-        [=](benchmark::State& state) { move_planes(state, bytes, {}, Pattern::random); });
-    add("move/" + size + "/packing", 15,
-        [=](benchmark::State& state) { move_planes(state, bytes, {}, Pattern::packing); });
-    add("move/" + size + "/contiguous", 15,
-        [=](benchmark::State& state) { move_planes(state, bytes, {}, Pattern::contiguous); });
+    using enum Pattern;
+    for (const Pattern pattern : {random, ordered, packing, spreading, contiguous}) {
+      add("move/" + size + "/" + to_string(pattern), 15,
+          [=](benchmark::State& state) { move_planes(state, bytes, {}, pattern); });
+    }
     add("move_registers/" + size + "/random", 15, [=](benchmark::State& state) {
       move_planes(state, bytes, {.bulk = false}, Pattern::random);
     });
@@ -300,38 +325,29 @@ void register_all() {
       ->Iterations(smoke() ? 2 : 15);
   if (std::getenv("PACKSTONE_BENCH_TUNE") == nullptr) return;
   struct Shape {
-    std::int32_t blocks, warps, stages, stage;
+    std::int32_t blocks, warps, stages, stage, claim;
   };
-  constexpr std::array kShapes{Shape{1, 4, 2, 4608}, Shape{1, 8, 2, 4608}, Shape{1, 8, 2, 2304},
-                               Shape{2, 4, 2, 4608}, Shape{2, 8, 2, 4608}, Shape{1, 4, 4, 4608},
-                               Shape{1, 8, 2, 9216}, Shape{2, 4, 4, 2304}, Shape{1, 4, 2, 18'432}};
-  using enum CachePolicy;
-  struct Policies {
-    const char* name;
-    CachePolicy loads, stores;
-  };
-  constexpr std::array kPolicies{Policies{"normal_normal", evict_normal, evict_normal},
-                                 Policies{"first_normal", evict_first, evict_normal},
-                                 Policies{"normal_first", evict_normal, evict_first}};
+  constexpr std::array kShapes{Shape{1, 8, 2, 4608, 2}, Shape{1, 8, 2, 4608, 4},
+                               Shape{1, 8, 2, 4608, 8}, Shape{1, 8, 2, 2304, 8},
+                               Shape{1, 8, 4, 2304, 8}, Shape{1, 8, 4, 4608, 4},
+                               Shape{1, 8, 2, 9216, 2}, Shape{1, 8, 2, 9216, 4},
+                               Shape{2, 8, 2, 4608, 4}, Shape{1, 4, 2, 18'432, 1}};
   for (const Bytes bytes : {Bytes{1152}, Bytes{18'432}}) {
     for (const Shape& shape : kShapes) {
-      for (const Policies& policies : kPolicies) {
-        for (const Pattern pattern : {Pattern::random, Pattern::contiguous}) {
-          add("tune/" + std::to_string(bytes) + "/" + std::to_string(shape.blocks) + "x" +
-                  std::to_string(shape.warps) + "x" + std::to_string(shape.stages) + "x" +
-                  std::to_string(shape.stage) + "/" + policies.name +
-                  (pattern == Pattern::random ? "/random" : "/contiguous"),
-              9, [=](benchmark::State& state) {
-                move_planes(state, bytes,
-                            {.loads = policies.loads,
-                             .stores = policies.stores,
-                             .warps = shape.warps,
-                             .stages = shape.stages,
-                             .stage_bytes = shape.stage,
-                             .blocks_per_multiprocessor = shape.blocks},
-                            pattern);
-              });
-        }
+      for (const Pattern pattern : {Pattern::random, Pattern::contiguous}) {
+        const std::string name = std::to_string(shape.blocks) + "x" + std::to_string(shape.warps) +
+                                 "x" + std::to_string(shape.stages) + "x" +
+                                 std::to_string(shape.stage) + "x" + std::to_string(shape.claim);
+        add("tune/" + std::to_string(bytes) + "/" + name + "/" + to_string(pattern), 9,
+            [=](benchmark::State& state) {
+              move_planes(state, bytes,
+                          {.warps = shape.warps,
+                           .stages = shape.stages,
+                           .stage_bytes = shape.stage,
+                           .blocks_per_multiprocessor = shape.blocks,
+                           .claim_tiles = shape.claim},
+                          pattern);
+            });
       }
     }
   }

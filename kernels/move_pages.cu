@@ -16,8 +16,6 @@ namespace packstone::kernels {
 namespace {
 
 constexpr int kWarp = 32;
-// Tiles of one claim: more would leave warps idle when a step is small, one asks twice as often.
-[[maybe_unused]] constexpr int kClaim = 2;
 
 enum class Widths { all, vectors, narrow };
 
@@ -207,7 +205,7 @@ __global__ void move_pages_registers(const __grid_constant__ MovePagesArguments 
 /// its latency must not stand between two loads.
 template <int stages>
 __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments arguments,
-                                std::uint32_t stage_bytes, cuda::CachePolicy loads,
+                                std::uint32_t stage_bytes, int claim_tiles, cuda::CachePolicy loads,
                                 cuda::CachePolicy stores) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int kAhead = stages / 2;
@@ -239,13 +237,13 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
   int left = 0;
   const auto next_piece = [&](bool& have) {
     if (left == 0) {
-      cursor.tile = claim * kClaim;
-      left = kClaim;
+      cursor.tile = claim * claim_tiles;
+      left = claim_tiles;
     }
     have = cursor.settle();
     if (!have) return Piece{};
     const Piece piece = lane_piece(cursor, lane);
-    if (left == kClaim && lane == 0) asked = atomicAdd(arguments.claims, 1U);
+    if (left == claim_tiles && lane == 0) asked = atomicAdd(arguments.claims, 1U);
     ++cursor.tile;
     if (--left == 0) claim = cursor.step + __shfl_sync(0xffffffffU, asked, 0);
     return piece;
@@ -321,13 +319,14 @@ __global__ void move_pages_bulk(const __grid_constant__ MovePagesArguments argum
 #else
   (void)arguments;
   (void)stage_bytes;
+  (void)claim_tiles;
   (void)loads;
   (void)stores;
   __trap();
 #endif
 }
 
-using BulkKernel = void (*)(MovePagesArguments, std::uint32_t, cuda::CachePolicy,
+using BulkKernel = void (*)(MovePagesArguments, std::uint32_t, int, cuda::CachePolicy,
                             cuda::CachePolicy);
 
 BulkKernel bulk_kernel(std::int32_t stages) {
@@ -361,7 +360,7 @@ cudaError_t launch_move_pages(const MovePagesArguments& arguments, const MovePag
     bulk_kernel(
         launch.stages)<<<blocks, threads, static_cast<std::size_t>(move_pages_shared_bytes(launch)),
                          stream>>>(arguments, static_cast<std::uint32_t>(launch.stage_bytes),
-                                   launch.loads, launch.stores);
+                                   launch.claim_tiles, launch.loads, launch.stores);
   } else {
     move_pages_registers<<<blocks, threads, 0, stream>>>(arguments);
   }

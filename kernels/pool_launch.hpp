@@ -69,6 +69,7 @@ struct MovePagesLaunch {
   std::int32_t stages{2};       ///< of each warp's ring: 2 or 4
   std::int32_t stage_bytes{0};  ///< multiple of 16
   std::int32_t warps{8};        ///< a block, 1 .. 8
+  std::int32_t claim_tiles{2};  ///< of each claim of a warp, >= 1
   std::int32_t blocks{0};
 };
 

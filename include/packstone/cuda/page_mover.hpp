@@ -29,6 +29,9 @@ struct MoverTuning {
   std::int32_t stages{2};                         ///< of each warp's ring, 2 or 4
   std::int32_t stage_bytes{4608};  ///< multiple of 128; shrunk where shared memory is short
   std::int32_t blocks_per_multiprocessor{1};
+  /// Tiles that a warp claims at a time: more would leave warps idle when a step is small, one asks
+  /// the counter that all share twice as often.
+  std::int32_t claim_tiles{2};
 };
 
 /// Checks lists of moves. O(moves) each; one byte a page.
@@ -89,13 +92,23 @@ class PageMover {
                std::int64_t moves, cudaStream_t stream) const;
 
   /// Planes in linear order: what gather and scatter lay out.
-  [[nodiscard]] std::span<const PagePlane> planes() const { return planes_; }
+  [[nodiscard]] std::span<const PagePlane> planes() const { return linear_.planes; }
   /// Offset of unit `unit` in the linear order of `moves` moves; the total for unit planes x moves.
   [[nodiscard]] Bytes linear_offset(std::int64_t unit, std::int64_t moves) const;
 
  private:
-  std::vector<PagePlane> planes_;
-  std::vector<Bytes> prefix_;  // bytes of one page in the planes before
+  // Planes in the order in which a launch walks them, equal ones cut alike.
+  struct Walk {
+    Walk() = default;
+    Walk(std::vector<PagePlane> planes, Bytes stage_bytes);
+    std::vector<PagePlane> planes;
+    std::vector<Bytes> prefix;  // bytes of one page in the planes before
+    std::int32_t class_count{0};
+    DeviceMemory device_planes;
+    DeviceMemory device_classes;
+  };
+  Walk linear_;  // what gather and scatter lay out
+  Walk joined_;  // what moves: planes that touch in each page are one, as in a page-major pool
   PageCount pages_{0};
   std::int64_t page_size_{1};
   Bytes page_bytes_{0};
@@ -103,9 +116,6 @@ class PageMover {
   MoverTuning tuning_;
   bool bulk_{false};
   std::int32_t blocks_{0};
-  std::int32_t class_count_{0};
-  DeviceMemory device_planes_;
-  DeviceMemory device_classes_;
   DeviceMemory claims_;
 };
 
