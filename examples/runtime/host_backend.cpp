@@ -14,17 +14,21 @@ using packstone::SlotMove;
 
 class HostBackend final : public KvBackend {
  public:
-  HostBackend(const KvShape& shape, int threads) : shape_(shape), threads_(threads) {
+  HostBackend(const KvShape& shape, float scale, int threads)
+      : shape_(shape), scale_(scale), threads_(threads) {
     // Poison: a row that is read before it is written shows as NaN.
     const auto rows = static_cast<std::size_t>(shape.pages * shape.page_size);
     layers_.assign(static_cast<std::size_t>(shape.layers),
                    std::vector<std::uint16_t>(rows * kRow, 0x7fff));
   }
 
-  [[nodiscard]] std::string_view name() const override { return "reference attention on the CPU"; }
+  [[nodiscard]] std::string name() const override { return "reference attention on the CPU"; }
 
-  void verify(int layer, const VerifyBatch& batch, std::span<const std::uint16_t> rows,
+  void begin(const VerifyBatch& batch) override { batch_ = &batch; }
+
+  void verify(int layer, std::span<const std::uint16_t> rows,
               std::span<const std::uint16_t> queries, std::span<float> out) override {
+    const VerifyBatch& batch = *batch_;
     const std::size_t tokens = batch.slots.size();
     for (std::size_t i = 0; i < tokens; ++i) {
       std::memcpy(row(layer, batch.slots[i]), rows.data() + i * kRow, kRow * sizeof(rows[0]));
@@ -48,7 +52,7 @@ class HostBackend final : public KvBackend {
                     .page_size = static_cast<std::int32_t>(shape_.page_size),
                     .row_stride = batch.table_stride};
     params.mask = {.kind = packstone::MaskKind::parents, .parents = batch.parents.data()};
-    params.scale = batch.scale;
+    params.scale = scale_;
     params.output = {.out = out.data(),
                      .type = packstone::FloatType::fp32,
                      .stride_token = std::int64_t{4} * kLatent * shape_.heads,
@@ -84,15 +88,17 @@ class HostBackend final : public KvBackend {
   }
 
   KvShape shape_;
+  float scale_;
   int threads_;
+  const VerifyBatch* batch_{nullptr};
   std::vector<std::vector<std::uint16_t>> layers_;  // [pages * page_size, kRow] each
   std::uint64_t marks_{0};
 };
 
 }  // namespace
 
-std::unique_ptr<KvBackend> make_host_backend(const KvShape& shape, int threads) {
-  return std::make_unique<HostBackend>(shape, threads);
+std::unique_ptr<KvBackend> make_host_backend(const KvShape& shape, float scale, int threads) {
+  return std::make_unique<HostBackend>(shape, scale, threads);
 }
 
 }  // namespace runtime

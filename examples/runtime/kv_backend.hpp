@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
+#include <string>
 #include <vector>
 
 namespace runtime {
@@ -21,11 +21,11 @@ struct KvShape {
   std::int64_t page_size{1};
   int layers{1};
   int heads{1};
-  int batch_max{32};     ///< sequences of a step
-  int tokens_max{1024};  ///< nodes of a step
+  int batch_max{32};    ///< sequences of a step
+  int tokens_max{512};  ///< nodes of a step
 };
 
-/// One step's batch, the same for all layers. Host memory, valid during the step.
+/// One step's batch, the same for all layers.
 struct VerifyBatch {
   std::vector<std::int32_t> prefix_lens;  ///< [batch]
   std::vector<std::int32_t> q_indptr;     ///< [batch + 1]
@@ -33,7 +33,6 @@ struct VerifyBatch {
   std::vector<std::int32_t> table;        ///< [batch, table_stride] pages
   std::int64_t table_stride{0};
   std::vector<packstone::SlotId> slots;  ///< [tokens] where each node's row goes
-  float scale{1.0F};
 };
 
 class KvBackend {
@@ -42,14 +41,18 @@ class KvBackend {
   KvBackend(const KvBackend&) = delete;
   KvBackend& operator=(const KvBackend&) = delete;
 
-  [[nodiscard]] virtual std::string_view name() const = 0;
+  /// What computes the attention, and on which device.
+  [[nodiscard]] virtual std::string name() const = 0;
+  /// The batch of the `verify` calls that follow; read until the next `begin`.
+  /// Throws packstone::InvalidArgument for one beyond the shape.
+  virtual void begin(const VerifyBatch& batch) = 0;
   /// Puts the rows of the batch's nodes, [tokens, kRow] bf16, to their slots, and lets each node
-  /// attend its prefix and its ancestors.
+  /// attend its prefix and its ancestors. Returns when `out` is there.
   /// @param queries  [tokens, heads, kRow] bf16
   /// @param out      [tokens, heads, kLatent]
-  virtual void verify(int layer, const VerifyBatch& batch, std::span<const std::uint16_t> rows,
+  virtual void verify(int layer, std::span<const std::uint16_t> rows,
                       std::span<const std::uint16_t> queries, std::span<float> out) = 0;
-  /// Rows of a commit, carried out one after the other, in every layer.
+  /// Rows of the step's commits, in every layer: no move reads what an earlier one has overwritten.
   virtual void move_rows(std::span<const packstone::SlotMove> moves) = 0;
   /// Whole pages, whose destinations are nobody's, in every layer.
   virtual void move_pages(std::span<const packstone::PageMove> moves) = 0;
@@ -64,12 +67,14 @@ class KvBackend {
 };
 
 /// Host memory and packstone's reference attention: runs everywhere.
-[[nodiscard]] std::unique_ptr<KvBackend> make_host_backend(const KvShape& shape, int threads);
+/// @param scale  of the attention scores
+[[nodiscard]] std::unique_ptr<KvBackend> make_host_backend(const KvShape& shape, float scale,
+                                                           int threads);
 
 #ifdef RUNTIME_CUDA
-/// Device memory and the tree-verify kernels. Throws packstone::cuda::UnsupportedDevice where there
-/// is no device for them.
-[[nodiscard]] std::unique_ptr<KvBackend> make_cuda_backend(const KvShape& shape);
+/// Device memory and the tree-verify kernels, captured once a layer and replayed for every step.
+/// Throws packstone::cuda::UnsupportedDevice where there is no device for them.
+[[nodiscard]] std::unique_ptr<KvBackend> make_cuda_backend(const KvShape& shape, float scale);
 #endif
 
 }  // namespace runtime

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serves made-up requests on the small runtime and compares every token with plain decoding.
+#include "defrag_cost.hpp"
 #include "reference.hpp"
 #include "server.hpp"
 #include "workload.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -18,12 +20,14 @@ struct Arguments {
   int requests{12};
   std::string metrics;
   bool compare{true};
+  int defrag_rounds{0};
 };
 
 const char* const kUsage =
     "runtime_example [--requests N] [--pages N] [--page-size N] [--policy NAME]\n"
-    "                [--no-speculation] [--no-defrag] [--no-sharing] [--no-compare] [--metrics "
-    "FILE]\n";
+    "                [--batch N] [--no-speculation] [--no-defrag] [--no-sharing] [--no-compare]\n"
+    "                [--metrics FILE]\n"
+    "                [--defrag-cost ROUNDS]   measures both kinds in turn; one line of JSON\n";
 
 bool parse(int argc, char** argv, Arguments& arguments) {
   for (int i = 1; i < argc; ++i) {
@@ -39,6 +43,10 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.server.policy = value();
     } else if (name == "--metrics") {
       arguments.metrics = value();
+    } else if (name == "--batch") {
+      arguments.server.batch_max = std::stoi(value());
+    } else if (name == "--defrag-cost") {
+      arguments.defrag_rounds = std::max(std::stoi(value()), 1);
     } else if (name == "--no-speculation") {
       arguments.server.speculation = false;
     } else if (name == "--no-defrag") {
@@ -57,10 +65,15 @@ bool parse(int argc, char** argv, Arguments& arguments) {
 
 int serve(const Arguments& arguments) {
   const runtime::Model model({});
-  const auto backend = runtime::make_backend({.pages = arguments.server.pages,
-                                              .page_size = arguments.server.page_size,
-                                              .layers = model.config().layers,
-                                              .heads = model.config().heads});
+  if (arguments.defrag_rounds > 0) {
+    const std::string line =
+        runtime::measure_defrag_cost(model, {.server = arguments.server,
+                                             .requests = arguments.requests,
+                                             .rounds = arguments.defrag_rounds});
+    std::puts(line.c_str());
+    return 0;
+  }
+  const auto backend = runtime::make_backend(shape_of(model, arguments.server), model.scale());
   runtime::Server server(model, *backend, arguments.server);
   const std::vector<runtime::Request> requests =
       runtime::make_requests(arguments.requests, model.config().vocabulary, 1);
@@ -70,8 +83,7 @@ int serve(const Arguments& arguments) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
   const runtime::ServerCounters& c = server.counters();
-  const std::string_view where = backend->name();
-  std::printf("%.*s, page size %lld, placement %s\n", static_cast<int>(where.size()), where.data(),
+  std::printf("%s, page size %lld, placement %s\n", backend->name().c_str(),
               static_cast<long long>(arguments.server.page_size), arguments.server.policy.c_str());
   std::printf("%zu requests, %lld tokens in %lld steps: %.0f tokens/s (measured here)\n",
               requests.size(), static_cast<long long>(c.tokens_generated),

@@ -29,9 +29,14 @@ std::string prometheus_text(const Server& server) {
   metrics.counter("runtime_preemptions_total", "Sequences stopped to make room.", c.preemptions);
   const char* const name = "runtime_phase_microseconds_total";
   const char* const help = "Wall time of the steps by phase.";
-  metrics.counter(name, help, microseconds(c.model_seconds), {{"phase", "model"}});
-  metrics.counter(name, help, microseconds(c.commit_seconds), {{"phase", "commit"}});
-  metrics.counter(name, help, microseconds(c.defrag_seconds), {{"phase", "defrag"}});
+  const auto phase = [&](const char* which, double seconds) {
+    metrics.counter(name, help, microseconds(seconds), {{"phase", which}});
+  };
+  phase("schedule", c.seconds.schedule);
+  phase("model", c.seconds.model);
+  phase("verify", c.seconds.verify);
+  phase("commit", c.seconds.commit);
+  phase("defrag", c.seconds.defrag);
   return metrics.text();
 }
 

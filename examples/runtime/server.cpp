@@ -26,10 +26,20 @@ std::size_t size(TokenCount count) {
 
 }  // namespace
 
+KvShape shape_of(const Model& model, const ServerOptions& options) {
+  return {.pages = options.pages,
+          .page_size = options.page_size,
+          .layers = model.config().layers,
+          .heads = model.config().heads,
+          .batch_max = options.batch_max,
+          .tokens_max = options.batch_max * std::max(options.chunk, options.draft.nodes_max)};
+}
+
 Server::Server(const Model& model, KvBackend& backend, const ServerOptions& options)
     : model_(model),
       backend_(backend),
       options_(options),
+      workers_(options.threads),
       manager_({.pages = options.pages, .page_size = options.page_size, .policy = options.policy}),
       prefixes_(manager_.allocator(), {.page_size = options.page_size}),
       speculation_(manager_, {.mode = options.mode}),
@@ -42,21 +52,21 @@ std::vector<std::vector<Token>> Server::serve(const std::vector<Request>& reques
     served_.push_back({.request = request, .tokens = request.prompt});
   }
   while (!waiting_.empty() || !running_.empty()) {
-    admit();
-    draft_all();
-    reserve_all();
-    const VerifyBatch step = batch();
-    std::vector<Token> next;
+    VerifyBatch step;
     {
-      const Phase phase("model", counters_.model_seconds);
-      next = run_model(step);
+      const Phase phase("schedule", counters_.seconds.schedule);
+      admit();
+      draft_all();
+      reserve_all();
+      step = batch();
     }
+    const std::vector<Token> next = run_model(step);
     {
-      const Phase phase("commit", counters_.commit_seconds);
+      const Phase phase("commit", counters_.seconds.commit);
       commit_all(next);
     }
     if (options_.defrag) {
-      const Phase phase("defrag", counters_.defrag_seconds);
+      const Phase phase("defrag", counters_.seconds.defrag);
       move_between_steps();
     }
     counters_.steps += 1;
@@ -130,7 +140,6 @@ void Server::reserve_all() {
 
 VerifyBatch Server::batch() const {
   VerifyBatch step;
-  step.scale = model_.scale();
   step.q_indptr.push_back(0);
   for (const Running& running : running_) {
     step.table_stride = std::max(step.table_stride, std::ssize(manager_.pages(running.seq)));
@@ -155,36 +164,46 @@ VerifyBatch Server::batch() const {
 std::vector<Token> Server::run_model(const VerifyBatch& step) {
   const std::size_t tokens = step.slots.size();
   const auto hidden = static_cast<std::size_t>(model_.config().hidden);
-  const auto heads = static_cast<std::size_t>(model_.config().heads);
+  const std::size_t query = static_cast<std::size_t>(model_.config().heads) * kRow;
+  const std::size_t value = static_cast<std::size_t>(model_.config().heads) * kLatent;
   std::vector<float> streams(tokens * hidden);
-  std::vector<TokenCount> positions;
-  std::size_t at = 0;
+  std::vector<std::uint16_t> queries(tokens * query);
+  std::vector<std::uint16_t> rows(tokens * kRow);
+  std::vector<float> attended(tokens * value);
+  std::vector<Token> read;
+  std::vector<TokenCount> positions(tokens);
   for (const Running& running : running_) {
     const packstone::DraftTree& tree = running.draft->tree;
-    positions.resize(at + size(tree.nodes()));
-    tree.positions(manager_.length(running.seq), std::span(positions).subspan(at));
-    for (const Token token : running.draft->tokens) {
-      model_.embed(token, std::span(streams).subspan(at++ * hidden, hidden));
-    }
+    tree.positions(manager_.length(running.seq),
+                   std::span(positions).subspan(read.size(), size(tree.nodes())));
+    read.insert(read.end(), running.draft->tokens.begin(), running.draft->tokens.end());
   }
-  std::vector<std::uint16_t> queries(tokens * heads * kRow);
-  std::vector<std::uint16_t> rows(tokens * kRow);
-  std::vector<float> attended(tokens * heads * kLatent);
-  for (int layer = 0; layer < model_.config().layers; ++layer) {
-    for (std::size_t i = 0; i < tokens; ++i) {
-      model_.project(layer, std::span(streams).subspan(i * hidden, hidden), positions[i],
-                     std::span(queries).subspan(i * heads * kRow, heads * kRow),
-                     std::span(rows).subspan(i * kRow, kRow));
+  const auto stream = [&](std::size_t i) { return std::span(streams).subspan(i * hidden, hidden); };
+  const auto project = [&](int layer, std::size_t i) {
+    model_.project(layer, stream(i), positions[i], std::span(queries).subspan(i * query, query),
+                   std::span(rows).subspan(i * kRow, kRow));
+  };
+  const auto finish = [&](int layer, std::size_t i) {
+    model_.finish_layer(layer, std::span(attended).subspan(i * value, value), stream(i));
+  };
+
+  backend_.begin(step);
+  const int layers = model_.config().layers;
+  std::vector<Token> next(tokens);
+  for (int layer = 0; layer <= layers; ++layer) {
+    {
+      // The end of the layer before and the beginning of this one, token by token.
+      const Phase phase("model", counters_.seconds.model);
+      workers_.run(tokens, [&](std::size_t i) {
+        if (layer == 0) model_.embed(read[i], stream(i));
+        if (layer > 0) finish(layer - 1, i);
+        if (layer < layers) project(layer, i);
+        if (layer == layers) next[i] = model_.next(stream(i));
+      });
     }
-    backend_.verify(layer, step, rows, queries, attended);
-    for (std::size_t i = 0; i < tokens; ++i) {
-      model_.finish_layer(layer, std::span(attended).subspan(i * heads * kLatent, heads * kLatent),
-                          std::span(streams).subspan(i * hidden, hidden));
-    }
-  }
-  std::vector<Token> next;
-  for (std::size_t i = 0; i < tokens; ++i) {
-    next.push_back(model_.next(std::span(streams).subspan(i * hidden, hidden)));
+    if (layer == layers) break;
+    const Phase phase("verify", counters_.seconds.verify);
+    backend_.verify(layer, rows, queries, attended);
   }
   counters_.tokens_computed += static_cast<std::int64_t>(tokens);
   return next;
@@ -192,11 +211,15 @@ std::vector<Token> Server::run_model(const VerifyBatch& step) {
 
 void Server::commit_all(const std::vector<Token>& next) {
   std::size_t at = 0;
+  std::vector<packstone::SlotMove> moves;
   for (Running& running : running_) {
     const std::size_t nodes = size(running.draft->tree.nodes());
-    accept(running, std::span(next).subspan(at, nodes));
+    accept(running, std::span(next).subspan(at, nodes), moves);
     at += nodes;
   }
+  // No page that a commit gave back is in use again yet, so those of all sequences go together.
+  backend_.move_rows(moves);
+  counters_.rows_moved += std::ssize(moves);
   for (Running& running : running_) {
     const Served& served = served_[running.request];
     if (std::ssize(running.tokens) ==
@@ -208,7 +231,8 @@ void Server::commit_all(const std::vector<Token>& next) {
 }
 
 /// Follows the model's own choices down the tree, and one token past it.
-void Server::accept(Running& running, std::span<const Token> next) {
+void Server::accept(Running& running, std::span<const Token> next,
+                    std::vector<packstone::SlotMove>& moves) {
   const packstone::DraftTree& tree = running.draft->tree;
   const bool reads_prompt = std::ssize(running.tokens) - manager_.length(running.seq) > 1;
   std::vector<std::int32_t> path;
@@ -226,8 +250,7 @@ void Server::accept(Running& running, std::span<const Token> next) {
     counters_.drafts_accepted += std::ssize(path) - 1;
   }
   const packstone::DraftCommit commit = speculation_.commit(running.seq, tree, path);
-  backend_.move_rows(commit.moves);
-  counters_.rows_moved += std::ssize(commit.moves);
+  moves.insert(moves.end(), commit.moves.begin(), commit.moves.end());
   if (!running.whole) return;
   if (reads_prompt) share(running);
   running.tokens.push_back(next[size(path.back())]);

@@ -8,6 +8,7 @@
 #include "drafter.hpp"
 #include "kv_backend.hpp"
 #include "model.hpp"
+#include "workers.hpp"
 
 #include <packstone/kv_manager.hpp>
 #include <packstone/metrics.hpp>
@@ -40,7 +41,20 @@ struct ServerOptions {
   bool share_prefixes{true};
   bool defrag{true};
   packstone::PageCount defrag_moves{16};  ///< pages moved between two steps, at most
+  int threads{0};                         ///< of the host's part of the model; 0: all
   bool check{false};                      ///< every invariant after every step
+};
+
+/// What a backend has to hold for a server of these options.
+[[nodiscard]] KvShape shape_of(const Model& model, const ServerOptions& options);
+
+/// Wall time of the steps, each part by itself.
+struct PhaseSeconds {
+  double schedule{0};  ///< admission, drafts, room for them
+  double model{0};     ///< on the host
+  double verify{0};    ///< rows to the pool and attention, waited for
+  double commit{0};
+  double defrag{0};  ///< reclaim, plan, moves queued
 };
 
 struct ServerCounters {
@@ -51,9 +65,7 @@ struct ServerCounters {
   std::int64_t drafts_accepted{0};
   std::int64_t rows_moved{0};  ///< of commits
   std::int64_t preemptions{0};
-  double model_seconds{0};
-  double commit_seconds{0};
-  double defrag_seconds{0};
+  PhaseSeconds seconds;
 };
 
 class Server {
@@ -89,9 +101,10 @@ class Server {
   void draft_all();
   void reserve_all();
   [[nodiscard]] VerifyBatch batch() const;
-  [[nodiscard]] std::vector<Token> run_model(const VerifyBatch& batch);
+  [[nodiscard]] std::vector<Token> run_model(const VerifyBatch& step);
   void commit_all(const std::vector<Token>& next);
-  void accept(Running& running, std::span<const Token> next);
+  void accept(Running& running, std::span<const Token> next,
+              std::vector<packstone::SlotMove>& moves);
   void share(Running& running);
   void end(Running& running);
   void preempt_youngest();
@@ -101,6 +114,7 @@ class Server {
   const Model& model_;
   KvBackend& backend_;
   ServerOptions options_;
+  Workers workers_;
   packstone::KvManager manager_;
   packstone::PrefixCache prefixes_;
   packstone::Speculation speculation_;

@@ -31,15 +31,15 @@ std::vector<Request> make_requests(int count, int vocabulary, std::uint64_t seed
   return requests;
 }
 
-std::unique_ptr<KvBackend> make_backend(const KvShape& shape) {
+std::unique_ptr<KvBackend> make_backend(const KvShape& shape, float scale) {
 #ifdef RUNTIME_CUDA
   try {
-    return make_cuda_backend(shape);
+    return make_cuda_backend(shape, scale);
   } catch (const packstone::cuda::UnsupportedDevice&) {
-    return make_host_backend(shape, 0);  // its name says where the run took place
+    return make_host_backend(shape, scale, 0);  // its name says where the run took place
   }
 #else
-  return make_host_backend(shape, 0);
+  return make_host_backend(shape, scale, 0);
 #endif
 }
 

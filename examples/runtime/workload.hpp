@@ -14,6 +14,6 @@ namespace runtime {
 
 /// The GPU's when this was built with CUDA and there is a device that the kernels run on, else the
 /// CPU's.
-[[nodiscard]] std::unique_ptr<KvBackend> make_backend(const KvShape& shape);
+[[nodiscard]] std::unique_ptr<KvBackend> make_backend(const KvShape& shape, float scale);
 
 }  // namespace runtime

@@ -42,9 +42,9 @@ const std::vector<std::vector<Token>>& expected() {
 
 std::unique_ptr<KvBackend> backend_of(const KvShape& shape) {
 #ifdef RUNTIME_TEST_DEVICE
-  return make_cuda_backend(shape);
+  return make_cuda_backend(shape, model().scale());
 #else
-  return make_host_backend(shape, 1);
+  return make_host_backend(shape, model().scale(), 1);
 #endif
 }
 
@@ -69,10 +69,7 @@ struct Served {
 };
 
 Served run(const ServerOptions& options) {
-  const auto backend = backend_of({.pages = options.pages,
-                                   .page_size = options.page_size,
-                                   .layers = model().config().layers,
-                                   .heads = model().config().heads});
+  const auto backend = backend_of(shape_of(model(), options));
   Server server(model(), *backend, options);
   Served result;
   result.results = server.serve(requests());
@@ -174,7 +171,11 @@ TEST(RuntimeMetrics, AreInTheTextFormatAndAddUp) {
   std::size_t tokens = 0;
   for (const auto& each : expected()) tokens += each.size();
   EXPECT_EQ(values.at("runtime_tokens_generated_total"), static_cast<double>(tokens));
-  EXPECT_GT(values.at("runtime_phase_microseconds_total{phase=\"model\"}"), 0);
+  for (const char* phase : {"schedule", "model", "verify", "commit", "defrag"}) {
+    EXPECT_GT(values.at("runtime_phase_microseconds_total{phase=\"" + std::string(phase) + "\"}"),
+              0)
+        << phase;
+  }
 }
 
 }  // namespace
