@@ -14,6 +14,8 @@
 #include <packstone/cuda/page_table.hpp>
 #include <packstone/cuda/transfer.hpp>
 
+#include <cub/device/device_memcpy.cuh>
+
 #include <array>
 #include <chrono>
 #include <memory>
@@ -96,6 +98,33 @@ void move_planes(benchmark::State& state, Bytes bytes, const MoverTuning& tuning
   measure(state, stream.get(), [&](cudaStream_t s) {
     mover.copy({list.moves(), list.count(), list.size()}, s);
   });
+  report_rate(state, count * bytes);
+}
+
+/// The same copies by cub::DeviceMemcpy::Batched, which takes any addresses and sizes.
+void move_by_cub(benchmark::State& state, Bytes bytes, Pattern pattern) {
+  const DevicePool pool = plane_pool(bytes);
+  const std::int64_t count = moved_bytes() / bytes;
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  for (const PageMove& move : moves_of(pattern, pool.pages(), count)) {
+    from.push_back(arena().data() + static_cast<std::int32_t>(move.from) * bytes);
+    to.push_back(arena().data() + static_cast<std::int32_t>(move.to) * bytes);
+  }
+  const std::vector<Bytes> sizes(from.size(), bytes);
+  const DeviceMemory sources = on_device(from);
+  const DeviceMemory destinations = on_device(to);
+  const DeviceMemory lengths = on_device(sizes);
+  const auto copy = [&](void* scratch, std::size_t& scratch_bytes, cudaStream_t s) {
+    PACKSTONE_CUDA_CHECK(cub::DeviceMemcpy::Batched(
+        scratch, scratch_bytes, sources.as<const void*>(), destinations.as<void*>(),
+        lengths.as<Bytes>(), static_cast<std::int64_t>(from.size()), s));
+  };
+  std::size_t scratch_bytes = 0;
+  copy(nullptr, scratch_bytes, nullptr);
+  const DeviceMemory scratch(static_cast<Bytes>(scratch_bytes));
+  Stream stream;
+  measure(state, stream.get(), [&](cudaStream_t s) { copy(scratch.data(), scratch_bytes, s); });
   report_rate(state, count * bytes);
 }
 
@@ -285,13 +314,16 @@ void register_all() {
     for (auto _ : state) state.SetIterationTime(1);
     state.counters["GB/s"] = copy_ceiling() * 1e-9;
   });
-  for (const Bytes bytes : {Bytes{656}, Bytes{1152}, Bytes{10'496}, Bytes{18'432}, Bytes{73'728}}) {
+  constexpr std::array<Bytes, 6> kSizes{656, 1152, 10'496, 18'432, 73'728, 1'124'352};
+  for (const Bytes bytes : kSizes) {
     const std::string size = std::to_string(bytes);
     using enum Pattern;
     for (const Pattern pattern : {random, ordered, packing, spreading, contiguous}) {
       add("move/" + size + "/" + to_string(pattern), 15,
           [=](benchmark::State& state) { move_planes(state, bytes, {}, pattern); });
     }
+    add("move_by_cub/" + size + "/random", 15,
+        [=](benchmark::State& state) { move_by_cub(state, bytes, random); });
     add("move_registers/" + size + "/random", 15, [=](benchmark::State& state) {
       move_planes(state, bytes, {.bulk = false}, Pattern::random);
     });

@@ -83,14 +83,6 @@ DeviceMemory values(Bytes bytes, KvType type) {
   return memory;
 }
 
-template <typename T>
-DeviceMemory uploaded(const std::vector<T>& from) {
-  DeviceMemory memory(static_cast<Bytes>(from.size() * sizeof(T)));
-  PACKSTONE_CUDA_CHECK(
-      cudaMemcpy(memory.data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
-
 /// Page ids of `count` pages by placement, of a pool of count + 1; a file may name others.
 std::vector<std::int32_t> placed_pages(const std::string& placement, std::int64_t count) {
   std::vector<std::int32_t> pages(static_cast<std::size_t>(count));
@@ -133,7 +125,7 @@ class Case {
         (std::int64_t{*std::ranges::max_element(pages)} + 1) * settings.page_size;
     keys_ = values(slots * row, settings.type);
     if (!mla) values_ = values(slots * row, settings.type);
-    table_ = uploaded(pages);
+    table_ = on_device(pages);
     set_entries_ = shape.batch * pages_each;
     std::vector<std::int32_t> lengths(static_cast<std::size_t>(shape.batch), shape.length);
     std::vector<std::int32_t> offsets;
@@ -145,9 +137,9 @@ class Case {
       parents.push_back(
           node == 0 ? -1 : static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(node)));
     }
-    lengths_ = uploaded(lengths);
-    offsets_ = uploaded(offsets);
-    parents_ = uploaded(parents);
+    lengths_ = on_device(lengths);
+    offsets_ = on_device(offsets);
+    parents_ = on_device(parents);
     set_params(settings, row, pages_each);
     VerifyPlanOptions options;
     options.bounds = {shape.batch, params_.tokens, shape.q_len,
@@ -268,7 +260,7 @@ void gather_ceiling(benchmark::State& state) {
   constexpr Bytes kRow = 1152;
   const std::int64_t rows = smoke() ? 10'000 : 4'000'000;
   const DeviceMemory memory = values(rows * kRow, KvType::bf16);
-  const DeviceMemory places = uploaded(placed_pages("random", rows - 1));
+  const DeviceMemory places = on_device(placed_pages("random", rows - 1));
   const DeviceMemory sink(4);
   Stream stream;
   measure(state, stream.get(), [&](cudaStream_t on) {

@@ -123,6 +123,14 @@ static __global__ void randomise_words(std::uint64_t* words, std::int64_t count)
   }
 }
 
+template <typename T>
+DeviceMemory on_device(const std::vector<T>& from) {
+  DeviceMemory memory(static_cast<Bytes>(from.size() * sizeof(T)));
+  PACKSTONE_CUDA_CHECK(
+      cudaMemcpy(memory.data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return memory;
+}
+
 /// Device memory of random bytes, shared by the benchmarks that only need room.
 inline const DeviceMemory& arena() {
   static const DeviceMemory memory = [] {
