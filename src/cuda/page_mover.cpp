@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <string>
-#include <utility>
 
 namespace packstone::cuda {
 
@@ -42,24 +41,6 @@ void cut(kernels::MoveClass& result, std::int64_t stage) {
 void upload(DeviceMemory& memory, const void* data, std::size_t bytes) {
   memory = DeviceMemory(static_cast<Bytes>(bytes));
   PACKSTONE_CUDA_CHECK(cudaMemcpy(memory.data(), data, bytes, cudaMemcpyHostToDevice));
-}
-
-/// Planes whose pages touch, each with the next one's, become one plane of longer pages.
-std::vector<PagePlane> joined(std::vector<PagePlane> planes) {
-  std::ranges::sort(planes, {}, &PagePlane::base);
-  std::vector<PagePlane> result;
-  for (const PagePlane& plane : planes) {
-    if (!result.empty()) {
-      PagePlane& last = result.back();
-      const bool touches = last.base + static_cast<std::uint64_t>(last.bytes) == plane.base;
-      if (touches && last.stride == plane.stride && last.bytes + plane.bytes <= plane.stride) {
-        last.bytes += plane.bytes;
-        continue;
-      }
-    }
-    result.push_back(plane);
-  }
-  return result;
 }
 
 void validate(const MoverTuning& tuning) {
@@ -136,42 +117,10 @@ void MoveCheck::require(std::span<const PageMove> moves, bool distinct_sources) 
   clear();
 }
 
-PageMover::Walk::Walk(std::vector<PagePlane> in_any_order, Bytes stage_bytes)
-    : planes(std::move(in_any_order)) {
-  // Wide planes first, so that linear memory keeps their alignment; equal ones become one class.
-  std::ranges::stable_sort(planes, [](const PagePlane& a, const PagePlane& b) {
-    return std::pair(width_of(a), a.bytes) > std::pair(width_of(b), b.bytes);
-  });
-  std::vector<kernels::MoveClass> classes;
-  Bytes before = 0;
-  for (const PagePlane& plane : planes) {
-    const std::int32_t width = width_of(plane);
-    prefix.push_back(before);
-    if (classes.empty() || classes.back().width != width ||
-        classes.back().page_bytes != plane.bytes) {
-      const auto index = static_cast<std::int64_t>(prefix.size()) - 1;
-      kernels::MoveClass next{};
-      next.first_plane = index;
-      next.page_bytes = plane.bytes;
-      next.linear_prefix = before;
-      next.unit_prefix = index;
-      next.width = width;
-      cut(next, stage_bytes);
-      classes.push_back(next);
-    }
-    ++classes.back().planes;
-    before += plane.bytes;
-  }
-  class_count = static_cast<std::int32_t>(classes.size());
-  upload(device_planes, planes.data(), planes.size() * sizeof(PagePlane));
-  upload(device_classes, classes.data(), classes.size() * sizeof(kernels::MoveClass));
-}
-
 PageMover::PageMover(std::span<const DevicePool* const> pools, const MoverTuning& tuning)
     : limits_(current_device_limits()), tuning_(tuning) {
   validate(tuning);
   if (pools.empty()) throw InvalidArgument("a mover without a pool");
-  std::vector<PagePlane> planes;
   pages_ = pools.front()->pages();
   page_size_ = pools.front()->page_size();
   for (const DevicePool* pool : pools) {
@@ -180,8 +129,13 @@ PageMover::PageMover(std::span<const DevicePool* const> pools, const MoverTuning
                             std::to_string(pool->pages()) + " pages moved together");
     }
     require_current_device(pool->device(), "a pool");
-    planes.insert(planes.end(), pool->page_planes().begin(), pool->page_planes().end());
+    planes_.insert(planes_.end(), pool->page_planes().begin(), pool->page_planes().end());
   }
+  // Wide planes first, so that linear memory keeps their alignment; equal ones become one class.
+  std::ranges::stable_sort(planes_, [](const PagePlane& a, const PagePlane& b) {
+    return std::pair(width_of(a), a.bytes) > std::pair(width_of(b), b.bytes);
+  });
+
   bulk_ = tuning.bulk && limits_.compute_capability >= 90;
   const std::int32_t per_multiprocessor =
       bulk_ ? tuning.blocks_per_multiprocessor : kRegisterBlocksPerMultiprocessor;
@@ -201,12 +155,31 @@ PageMover::PageMover(std::span<const DevicePool* const> pools, const MoverTuning
                                   : std::min(tuning.multiprocessors, limits_.multiprocessors);
   blocks_ = multiprocessors * per_multiprocessor;
 
-  joined_ = Walk(joined(planes), tuning_.stage_bytes);
-  linear_ = Walk(std::move(planes), tuning_.stage_bytes);
-  page_bytes_ = linear_.prefix.back() + linear_.planes.back().bytes;
+  std::vector<kernels::MoveClass> classes;
+  for (const PagePlane& plane : planes_) {
+    const std::int32_t width = width_of(plane);
+    prefix_.push_back(page_bytes_);
+    if (classes.empty() || classes.back().width != width ||
+        classes.back().page_bytes != plane.bytes) {
+      const auto index = static_cast<std::int64_t>(prefix_.size()) - 1;
+      kernels::MoveClass next{};
+      next.first_plane = index;
+      next.page_bytes = plane.bytes;
+      next.linear_prefix = page_bytes_;
+      next.unit_prefix = index;
+      next.width = width;
+      cut(next, tuning_.stage_bytes);
+      classes.push_back(next);
+    }
+    ++classes.back().planes;
+    page_bytes_ += plane.bytes;
+  }
+  class_count_ = static_cast<std::int32_t>(classes.size());
   claims_ = DeviceMemory(8);
   PACKSTONE_CUDA_CHECK(cudaMemset(claims_.data(), 0, 8));
   PACKSTONE_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  upload(device_planes_, planes_.data(), planes_.size() * sizeof(PagePlane));
+  upload(device_classes_, classes.data(), classes.size() * sizeof(kernels::MoveClass));
   PACKSTONE_CUDA_CHECK(kernels::prepare_move_pages(launch_of(tuning_, bulk_, blocks_),
                                                    limits_.shared_bytes_per_block));
 }
@@ -235,9 +208,9 @@ void PageMover::move(const List& list, void* stamps, const std::uint32_t* genera
                      cudaStream_t stream) const {
   require_current_device(limits_.device, "the mover");
   kernels::MovePagesArguments arguments =
-      arguments_of(joined_.device_classes, joined_.class_count, claims_, list);
-  arguments.source = joined_.device_planes.as<PagePlane>();
-  arguments.destination = joined_.device_planes.as<PagePlane>();
+      arguments_of(device_classes_, class_count_, claims_, list);
+  arguments.source = device_planes_.as<PagePlane>();
+  arguments.destination = device_planes_.as<PagePlane>();
   arguments.stamps = static_cast<kernels::Stamp*>(stamps);
   arguments.generation = generation;
   PACKSTONE_CUDA_CHECK(
@@ -246,17 +219,17 @@ void PageMover::move(const List& list, void* stamps, const std::uint32_t* genera
 
 Bytes PageMover::linear_offset(std::int64_t unit, std::int64_t moves) const {
   const auto plane = static_cast<std::size_t>(moves == 0 ? 0 : unit / moves);
-  if (plane >= linear_.planes.size()) return page_bytes_ * moves;
-  return linear_.prefix[plane] * moves +
-         (unit - static_cast<std::int64_t>(plane) * moves) * linear_.planes[plane].bytes;
+  if (plane >= planes_.size()) return page_bytes_ * moves;
+  return prefix_[plane] * moves +
+         (unit - static_cast<std::int64_t>(plane) * moves) * planes_[plane].bytes;
 }
 
 void PageMover::gather(const List& list, std::uint64_t linear, std::int64_t first,
                        std::int64_t last, std::int64_t moves, cudaStream_t stream) const {
   require_current_device(limits_.device, "the mover");
   kernels::MovePagesArguments arguments =
-      arguments_of(linear_.device_classes, linear_.class_count, claims_, list);
-  arguments.source = linear_.device_planes.as<PagePlane>();
+      arguments_of(device_classes_, class_count_, claims_, list);
+  arguments.source = device_planes_.as<PagePlane>();
   arguments.destination_linear = linear - static_cast<std::uint64_t>(linear_offset(first, moves));
   arguments.first_unit = first;
   arguments.last_unit = last;
@@ -268,8 +241,8 @@ void PageMover::scatter(const List& list, std::uint64_t linear, std::int64_t fir
                         std::int64_t last, std::int64_t moves, cudaStream_t stream) const {
   require_current_device(limits_.device, "the mover");
   kernels::MovePagesArguments arguments =
-      arguments_of(linear_.device_classes, linear_.class_count, claims_, list);
-  arguments.destination = linear_.device_planes.as<PagePlane>();
+      arguments_of(device_classes_, class_count_, claims_, list);
+  arguments.destination = device_planes_.as<PagePlane>();
   arguments.source_linear = linear - static_cast<std::uint64_t>(linear_offset(first, moves));
   arguments.first_unit = first;
   arguments.last_unit = last;

@@ -68,17 +68,22 @@ PageMover::List Transfer::list() const {
 TransferMethod Transfer::choose(std::span<const PageId> pages) const {
   if (pages.empty()) return TransferMethod::staged;
   // A run is contiguous only where pages follow each other without gaps.
-  Bytes pieces = 0;
-  Bytes runs = 1;
-  for (std::size_t i = 1; i < pages.size(); ++i) {
+  const auto count = static_cast<std::int64_t>(pages.size());
+  std::int64_t whole = 0;  // pieces of a plane with gaps: its pages
+  std::int64_t joining = 0;
+  for (const PagePlane& plane : mover_.planes()) {
+    (plane.stride == plane.bytes ? joining : whole) += 1;
+  }
+  const Bytes total = bytes(count);
+  const auto long_enough = [&](std::int64_t runs) {
+    return total / (runs * joining + count * whole) >= options_.batched_bytes_min;
+  };
+  std::int64_t runs = 1;
+  // Scattered lists are long, and a few of their runs tell.
+  for (std::size_t i = 1; i < pages.size() && long_enough(runs); ++i) {
     runs += index_of(pages[i]) == index_of(pages[i - 1]) + 1 ? 0 : 1;
   }
-  for (const PagePlane& plane : mover_.planes()) {
-    pieces += plane.stride == plane.bytes ? runs : static_cast<Bytes>(pages.size());
-  }
-  return bytes(static_cast<std::int64_t>(pages.size())) / pieces >= options_.batched_bytes_min
-             ? TransferMethod::batched
-             : TransferMethod::staged;
+  return long_enough(runs) ? TransferMethod::batched : TransferMethod::staged;
 }
 
 bool Transfer::gather(std::span<const PageId> pages, void* host, TransferMethod method,
@@ -183,9 +188,9 @@ void Transfer::staged(std::span<const PageId> list_pages, std::byte* host, Way w
   const auto pages = static_cast<std::int64_t>(list_pages.size());
   std::int64_t listed = 0;  // moves on the device so far: the first stretch need not wait for all
   const std::int64_t units = pages * static_cast<std::int64_t>(mover_.planes().size());
-  // The engine starts after what is queued before this call: it may write `host`, or read it.
+  // The engines start after what is queued before this call: it may write `host`, or read it.
   start_.record(stream);
-  start_.wait(engine_.get());
+  for (const Stretch& stretch : stretches_) start_.wait(stretch.engine.get());
   std::size_t turn = 0;
   for (std::int64_t first = 0; first < units; ++turn) {
     const Bytes start = mover_.linear_offset(first, pages);
@@ -204,20 +209,21 @@ void Transfer::staged(std::span<const PageId> list_pages, std::byte* host, Way w
     upload(list_pages, static_cast<std::size_t>(listed), static_cast<std::size_t>(needed), stream);
     listed = needed;
     Stretch& stretch = stretches_[turn % stretches_.size()];
+    cudaStream_t const engine = stretch.engine.get();
     const auto linear = reinterpret_cast<std::uint64_t>(stretch.memory.data());
     if (way == Way::to_host) {
       stretch.emptied.wait(stream);
       mover_.gather(list(), linear, first, last, pages, stream);
       stretch.filled.record(stream);
-      stretch.filled.wait(engine_.get());
+      stretch.filled.wait(engine);
       PACKSTONE_CUDA_CHECK(cudaMemcpyAsync(host + start, stretch.memory.data(), size,
-                                           cudaMemcpyDeviceToHost, engine_.get()));
-      stretch.emptied.record(engine_.get());
+                                           cudaMemcpyDeviceToHost, engine));
+      stretch.emptied.record(engine);
     } else {
-      stretch.emptied.wait(engine_.get());
+      stretch.emptied.wait(engine);
       PACKSTONE_CUDA_CHECK(cudaMemcpyAsync(stretch.memory.data(), host + start, size,
-                                           cudaMemcpyHostToDevice, engine_.get()));
-      stretch.filled.record(engine_.get());
+                                           cudaMemcpyHostToDevice, engine));
+      stretch.filled.record(engine);
       stretch.filled.wait(stream);
       mover_.scatter(list(), linear, first, last, pages, stream);
       stretch.emptied.record(stream);

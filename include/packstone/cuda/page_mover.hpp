@@ -92,23 +92,13 @@ class PageMover {
                std::int64_t moves, cudaStream_t stream) const;
 
   /// Planes in linear order: what gather and scatter lay out.
-  [[nodiscard]] std::span<const PagePlane> planes() const { return linear_.planes; }
+  [[nodiscard]] std::span<const PagePlane> planes() const { return planes_; }
   /// Offset of unit `unit` in the linear order of `moves` moves; the total for unit planes x moves.
   [[nodiscard]] Bytes linear_offset(std::int64_t unit, std::int64_t moves) const;
 
  private:
-  // Planes in the order in which a launch walks them, equal ones cut alike.
-  struct Walk {
-    Walk() = default;
-    Walk(std::vector<PagePlane> planes, Bytes stage_bytes);
-    std::vector<PagePlane> planes;
-    std::vector<Bytes> prefix;  // bytes of one page in the planes before
-    std::int32_t class_count{0};
-    DeviceMemory device_planes;
-    DeviceMemory device_classes;
-  };
-  Walk linear_;  // what gather and scatter lay out
-  Walk joined_;  // what moves: planes that touch in each page are one, as in a page-major pool
+  std::vector<PagePlane> planes_;
+  std::vector<Bytes> prefix_;  // bytes of one page in the planes before
   PageCount pages_{0};
   std::int64_t page_size_{1};
   Bytes page_bytes_{0};
@@ -116,6 +106,9 @@ class PageMover {
   MoverTuning tuning_;
   bool bulk_{false};
   std::int32_t blocks_{0};
+  std::int32_t class_count_{0};
+  DeviceMemory device_planes_;
+  DeviceMemory device_classes_;
   DeviceMemory claims_;
 };
 

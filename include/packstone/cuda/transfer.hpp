@@ -92,10 +92,10 @@ class Transfer {
   DeviceMemory list_;                 // count, then [pages_max] PageMove
   std::vector<std::uint64_t> marks_;  // [pages / 64 + 1], 0 between calls
   Event done_;                        // the last use of list_ and of the stretches
-  Stream engine_;                     // the copy engine's side of `staged`
   Event start_;
   struct Stretch {
     DeviceMemory memory;
+    Stream engine;  // its own, so that the copy engine finds the next copy queued
     Event filled;
     Event emptied;
   };
