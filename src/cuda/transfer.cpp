@@ -74,16 +74,17 @@ TransferMethod Transfer::choose(std::span<const PageId> pages) const {
   for (const PagePlane& plane : mover_.planes()) {
     (plane.stride == plane.bytes ? joining : whole) += 1;
   }
-  const Bytes total = bytes(count);
-  const auto long_enough = [&](std::int64_t runs) {
-    return total / (runs * joining + count * whole) >= options_.batched_bytes_min;
-  };
+  // Most runs of a plane whose pieces still have batched_bytes_min on average. Scattered lists are
+  // long, and a few of their runs tell.
+  const std::int64_t pieces_max = bytes(count) / std::max<Bytes>(options_.batched_bytes_min, 1);
+  const std::int64_t left = pieces_max - count * whole;
+  if (joining == 0) return left >= 0 ? TransferMethod::batched : TransferMethod::staged;
+  const std::int64_t runs_max = left / joining;
   std::int64_t runs = 1;
-  // Scattered lists are long, and a few of their runs tell.
-  for (std::size_t i = 1; i < pages.size() && long_enough(runs); ++i) {
+  for (std::size_t i = 1; i < pages.size() && runs <= runs_max; ++i) {
     runs += index_of(pages[i]) == index_of(pages[i - 1]) + 1 ? 0 : 1;
   }
-  return long_enough(runs) ? TransferMethod::batched : TransferMethod::staged;
+  return runs <= runs_max ? TransferMethod::batched : TransferMethod::staged;
 }
 
 bool Transfer::gather(std::span<const PageId> pages, void* host, TransferMethod method,
