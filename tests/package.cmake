@@ -7,6 +7,11 @@ function(add_consumer_test name)
   set_tests_properties(${name} PROPERTIES LABELS package)
 endfunction()
 
+# BP-03.
+add_test(NAME toolkit_test COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/toolkit
+  -P ${CMAKE_CURRENT_SOURCE_DIR}/toolkit_test.cmake)
+set_tests_properties(toolkit_test PROPERTIES LABELS package)
+
 find_program(PACKSTONE_CC NAMES gcc clang cc)
 add_consumer_test(consumer consumer consumer_pc)
 add_consumer_test(consumer_c consumer_c)
