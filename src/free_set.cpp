@@ -43,20 +43,6 @@ FreeSet::FreeSet(PageCount pages) {
   free_ = pages - 1;
 }
 
-PageCount FreeSet::count(PageState state) const {
-  switch (state) {
-    case PageState::free:
-      return free_;
-    case PageState::reserved:
-      return reserved_;
-    case PageState::live:
-      return live_;
-    case PageState::retired:
-      return retired_;
-  }
-  return 0;
-}
-
 PageState FreeSet::state(PageId page) const {
   require_in_pool(page, "state");
   switch (record(page).references) {

@@ -17,11 +17,9 @@ PageCount RunPlacement::growth_pages() const {
 }
 
 void RunPlacement::set_room(StreamIndex stream, PageRun run) {
-  if (stream == kNoStream || run.count == 0) return;
   if (stream >= rooms_.size()) rooms_.resize(std::size_t{stream} + 1);
   Room& room = rooms_[stream];
   PACKSTONE_ASSERT(room.run.count == 0);
-  free_.take_front(run.first, run.count);
   set_.reserve(run);
   room = {.run = run, .place = static_cast<std::uint32_t>(holders_.size())};
   holders_.push_back(stream);
@@ -74,14 +72,14 @@ std::size_t RunPlacement::take_room(const TakeRequest& request, std::span<PageId
 std::size_t RunPlacement::take_run(const TakeRequest& request, PageRun run, PageCount room,
                                    std::span<PageId> out) {
   const auto count = std::min<std::int32_t>(run.count, static_cast<std::int32_t>(out.size()));
-  free_.take_front(run.first, count);
+  const bool last = static_cast<std::size_t>(count) == out.size();
+  const auto rest =
+      last ? static_cast<std::int32_t>(std::min<PageCount>(run.count - count, room)) : 0;
+  free_.take_front(run, count + rest);
   for (std::int32_t i = 0; i < count; ++i) {
     out[static_cast<std::size_t>(i)] = page_after(run.first, i);
   }
-  if (static_cast<std::size_t>(count) == out.size()) {
-    const auto rest = static_cast<std::int32_t>(std::min<PageCount>(run.count - count, room));
-    set_room(request.stream, {page_after(run.first, count), rest});
-  }
+  if (rest > 0) set_room(request.stream, {page_after(run.first, count), rest});
   return static_cast<std::size_t>(count);
 }
 
@@ -89,8 +87,10 @@ void RunPlacement::take(const TakeRequest& request, std::span<PageId> out) {
   std::size_t filled = take_room(request, out);
   if (filled == out.size()) return;
 
-  const PageCount expected = std::clamp<PageCount>(request.expected, 0, set_.pages());
-  const PageCount room = request.stream == kNoStream ? 0 : expected + growth_pages();
+  PageCount room = 0;
+  if (request.stream != kNoStream) {
+    room = std::clamp<PageCount>(request.expected, 0, set_.pages()) + growth_pages();
+  }
   const PageId last = filled > 0 ? out[filled - 1] : request.after;
   if (last != kNoPage) {
     if (const PageRun behind = free_.at(page_after(last)); behind.count > 0) {

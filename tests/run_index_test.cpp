@@ -64,6 +64,23 @@ TEST(RunIndex, ATouchOfEitherEndOfThePoolIsNoReadOutsideIt) {
   EXPECT_EQ(index.longest().count, 8);
 }
 
+TEST(RunIndex, ARunOverManyWordsIsCutAndJoinedAnywhere) {
+  constexpr std::int32_t kPages = 300'000;
+  RunIndex index(kPages);
+  index.insert({PageId{1}, kPages - 1});
+  for (const std::int32_t page : {64, 4'096, 150'001, 262'143, kPages - 1}) {
+    index.take_exact(PageId{page});
+    EXPECT_EQ(index.at(PageId{1}), (PageRun{PageId{1}, page - 1}));
+    EXPECT_EQ(index.at(page_after(PageId{page})).count, std::max(kPages - page - 1, 0));
+    EXPECT_EQ(index.pages(), kPages - 2);
+    index.insert({PageId{page}, 1});
+    EXPECT_THAT(index.runs(), ElementsAre(PageRun{PageId{1}, kPages - 1}));
+    EXPECT_EQ(index.longest(), (PageRun{PageId{1}, kPages - 1}));
+  }
+  index.take_front({PageId{1}, kPages - 1}, 200'000);
+  EXPECT_EQ(index.longest(), (PageRun{PageId{200'001}, kPages - 200'001}));
+}
+
 TEST(RunIndex, FollowsABitmapThroughRandomTakesAndGifts) {
   std::mt19937_64 random(4);
   constexpr std::int32_t kPages = 300;
@@ -82,7 +99,7 @@ TEST(RunIndex, FollowsABitmapThroughRandomTakesAndGifts) {
     } else if (const PageRun run = index.at(PageId{page}); run.count > 0 && random() % 2 == 0) {
       const auto count =
           static_cast<std::int32_t>(1 + random() % static_cast<std::uint64_t>(run.count));
-      index.take_front(run.first, count);
+      index.take_front(run, count);
       std::fill_n(free.begin() + page, count, false);
     } else {
       index.take_exact(PageId{page});

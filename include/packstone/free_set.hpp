@@ -57,7 +57,19 @@ class FreeSet {
   explicit FreeSet(PageCount pages);
 
   [[nodiscard]] PageCount pages() const { return static_cast<PageCount>(records_.size()); }
-  [[nodiscard]] PageCount count(PageState state) const;
+  [[nodiscard]] PageCount count(PageState state) const {
+    switch (state) {
+      case PageState::free:
+        return free_;
+      case PageState::reserved:
+        return reserved_;
+      case PageState::live:
+        return live_;
+      case PageState::retired:
+        return retired_;
+    }
+    return 0;
+  }
 
   /// State of a page; throws PageError for an id outside the pool. Page 0 reads as reserved.
   [[nodiscard]] PageState state(PageId page) const;
