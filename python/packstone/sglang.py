@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocators with the contract of SGLang's, and its attention calls by argument shape.
+"""Allocators with the contract of SGLang's, and its attention calls by argument shape
+(`merge_state` and `tree_verify`: on the CPU for NumPy arrays and CPU tensors, by the kernels for
+torch tensors on a CUDA device).
 
 `TokenToKVPoolAllocator` (page size 1) and `PagedTokenToKVPoolAllocator` stand in for the classes
 of the same names: int64 slot ids, slot (page) 0 reserved, ids from 1; `alloc*` return None on
@@ -21,6 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import _packstone
+from ._attention import merge_state, tree_verify
 
 __all__ = [
     "PagedTokenToKVPoolAllocator",
@@ -299,130 +302,3 @@ class PagedTokenToKVPoolAllocator(_Allocator):
 def _to_numpy(values):
     values = _host(values)
     return values if isinstance(values, np.ndarray) else np.from_dlpack(values)
-
-
-def _as_given(result, like):
-    """A NumPy result in the kind of array that the caller works with."""
-    if type(like).__module__.split(".")[0] != "torch":
-        return result
-    torch = _torch()
-    tensor = torch.from_numpy(result)
-    return tensor if like.device.type == "cpu" else tensor.to(like.device)
-
-
-def _float32(values):
-    if isinstance(values, np.ndarray):
-        return np.ascontiguousarray(values, dtype=np.float32)
-    if type(values).__module__.split(".")[0] == "torch":
-        values = values.detach().float().cpu()
-    return np.ascontiguousarray(np.from_dlpack(values), dtype=np.float32)
-
-
-def merge_state(v_a, s_a, v_b, s_b):
-    """Merges two partial attentions of the same rows over disjoint tokens; (v, s).
-
-    v: [tokens, heads, dim]; s: [tokens, heads] float32, log-sum-exp, natural base. On the CPU.
-    A row with s = -inf on one side is the other side's.
-    """
-    parts = [_float32(v_a), _float32(v_b)]
-    tokens, heads, dim = parts[0].shape
-    lse = np.stack([_float32(s_a).reshape(-1), _float32(s_b).reshape(-1)])
-    out = np.stack([part.reshape(tokens * heads, dim) for part in parts])
-    v, s = _packstone.reference_merge(out, lse)
-    return _as_given(v.reshape(tokens, heads, dim), v_a), _as_given(s.reshape(tokens, heads), s_a)
-
-
-def tree_verify(
-    q_nope,
-    q_rope,
-    kv_buffer,
-    kv_indptr,
-    kv_indices,
-    qo_indptr,
-    custom_mask=None,
-    mask_indptr=None,
-    *,
-    sm_scale,
-    logit_cap=0.0,
-    page_size=1,
-    k_scale=1.0,
-):
-    """Tree verify with the argument shapes of SGLang's MLA backend, by the CPU reference.
-
-    q_nope: [tokens, heads, 512], q_rope: [tokens, heads, 64], bf16 or float16.
-    kv_buffer: [slots, 1, 576] or [slots, 576]; a node's row is in the pool like a prefix token's.
-    kv_indptr: int32 [batch + 1], kv_indices: int [kv_indptr[-1]], slots of prefix and nodes in
-    order (page_size > 1: pages). qo_indptr: int32 [batch + 1].
-    custom_mask: bool [sum of nodes * (prefix + nodes)], row-major, True: visible; mask_indptr
-    [batch + 1] its offsets. A prefix column must be visible: that is what tree verify means, and
-    a hidden one raises InvalidArgument. None: the nodes are a chain.
-    Returns (out float32 [tokens, heads, 512], lse float32 [tokens, heads]).
-    """
-    q = np.concatenate((_bits(q_nope), _bits(q_rope)), axis=-1)
-    kv = _bits(kv_buffer)
-    kv = kv.reshape(kv.shape[0], kv.shape[-1])
-    kv_offsets = np.asarray(_to_numpy(kv_indptr), dtype=np.int64)
-    q_offsets = np.asarray(_to_numpy(qo_indptr), dtype=np.int32)
-    entries = _to_numpy(kv_indices)
-    batch = len(q_offsets) - 1
-    nodes = np.diff(q_offsets).astype(np.int64)
-    if page_size == 1:
-        lengths = np.diff(kv_offsets)
-    elif custom_mask is not None:
-        sizes = np.diff(np.asarray(_to_numpy(mask_indptr), dtype=np.int64))
-        lengths = np.where(nodes > 0, sizes // np.maximum(nodes, 1), 0)
-    else:
-        raise _packstone.InvalidArgument("page_size > 1 needs a mask, which tells the lengths")
-    width = int(np.diff(kv_offsets).max(initial=0))
-    table = np.zeros((batch, max(width, 1)), dtype=np.int32)
-    for b in range(batch):
-        row = entries[kv_offsets[b] : kv_offsets[b + 1]]
-        table[b, : len(row)] = row
-    prefix = (lengths - nodes).astype(np.int32)
-    options = {"mask": "causal"}
-    if custom_mask is not None:
-        options = {"words": _mask_words(custom_mask, mask_indptr, prefix, nodes, q.shape[0])}
-    out, lse = _packstone.reference_verify(
-        q,
-        kv,
-        table,
-        prefix,
-        q_offsets,
-        kind="mla",
-        page_size=page_size,
-        scale=sm_scale,
-        logit_cap=logit_cap,
-        k_scale=k_scale,
-        **options,
-    )
-    return _as_given(out, q_nope), _as_given(lse, q_nope)
-
-
-def _bits(values):
-    """bf16 as uint16, everything else as it is: what the extension reads."""
-    if type(values).__module__.split(".")[0] == "torch":
-        torch = _torch()
-        values = values.detach().cpu().contiguous()
-        if values.dtype == torch.bfloat16:
-            return values.view(torch.int16).numpy().view(np.uint16)
-        if values.element_size() == 1:
-            return values.view(torch.uint8).numpy()
-        return values.numpy()
-    return np.ascontiguousarray(values)
-
-
-def _mask_words(custom_mask, mask_indptr, prefix, nodes, tokens):
-    """The node columns of the flat masks as bits: uint64 [tokens, words]."""
-    flat = custom_mask if isinstance(custom_mask, np.ndarray) else np.from_dlpack(custom_mask)
-    offsets = _to_numpy(mask_indptr)
-    words = (int(nodes.max(initial=1)) + 63) // 64
-    bits = np.zeros((tokens, max(words, 1) * 64), dtype=bool)
-    row = 0
-    for b, count in enumerate(nodes):
-        shape = (int(count), int(prefix[b] + count))
-        mask = flat[offsets[b] : offsets[b] + shape[0] * shape[1]].reshape(shape).astype(bool)
-        if not mask[:, : prefix[b]].all():
-            raise _packstone.InvalidArgument(f"custom_mask hides prefix tokens of sequence {b}")
-        bits[row : row + count, :count] = mask[:, prefix[b] :]
-        row += int(count)
-    return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)

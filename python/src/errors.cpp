@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings.hpp"
 
+#ifdef PACKSTONE_PYTHON_CUDA
+#include "device.hpp"
+#endif
+
 namespace packstone::python {
 namespace {
 
@@ -127,6 +131,18 @@ void bind_errors(nb::module_& m) {
   classes.out_of_sequences =
       add_class(m, "OutOfSequences", "Every sequence place is taken.", shortage);
   nb::register_exception_translator(translate, &classes);
+
+#ifdef PACKSTONE_PYTHON_CUDA
+  static DeviceClasses device;
+  device.cuda_error = add_class(m, "CudaError",
+                                "A call of the CUDA runtime failed.\n\nAttribute: code (int, "
+                                "cudaError_t).",
+                                base);
+  device.unsupported_device =
+      add_class(m, "UnsupportedDevice", "No device, or none that this build has code for.", base);
+  // Translators are asked from the last to the first: these are Errors too.
+  nb::register_exception_translator(translate_device_error, &device);
+#endif
 }
 
 }  // namespace packstone::python
