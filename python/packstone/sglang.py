@@ -68,6 +68,7 @@ class _Allocator:
         self.is_not_in_free_group = True
         self._kvcache = kvcache
         self._on_torch = device is not None and str(device) not in ("numpy", "host")
+        self._pinned = self._on_torch and str(device).startswith("cuda")
         self._epoch = 0
         self._set_size(size)
 
@@ -146,7 +147,15 @@ class _Allocator:
 
     def alloc(self, need_size):
         """int64 [need_size], or None. Whole pages: need_size is a multiple of the page size."""
-        return self._out(self._core.alloc(need_size))
+        if not self._pinned:
+            return self._out(self._core.alloc(need_size))
+        # Page-locked memory reaches the device without a wait; torch keeps it until it has.
+        torch = _torch()
+        whole = need_size - need_size % self.page_size
+        slots = torch.empty(whole, dtype=torch.int64, pin_memory=True)
+        if not self._core.alloc_into(slots):
+            return None
+        return slots.to(self.device, non_blocking=True)
 
     def free(self, free_index):
         """The pages of these slots. Empty is a no-op; in a free group they are copied and wait."""

@@ -59,12 +59,13 @@ inline std::vector<PageId> page_list(const Ints& array, const char* name) {
 }
 
 /// Hands a vector over to NumPy without a copy.
-template <typename T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> to_array(std::vector<T>&& values) {
-  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+template <typename T, typename Allocator>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> to_array(std::vector<T, Allocator>&& values) {
+  using Values = std::vector<T, Allocator>;
+  auto owned = std::make_unique<Values>(std::move(values));
   T* data = owned->data();
   const std::size_t count = owned->size();
-  nb::capsule owner(owned.get(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  nb::capsule owner(owned.get(), [](void* p) noexcept { delete static_cast<Values*>(p); });
   (void)owned.release();
   return nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {count}, owner);
 }

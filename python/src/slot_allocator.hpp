@@ -11,9 +11,12 @@
 #include <packstone/page_allocator.hpp>
 
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace packstone::python {
@@ -32,9 +35,26 @@ struct IntView {
   }
 };
 
+/// Leaves new elements as they are: slots are written once, not zeroed first.
+template <typename T>
+struct Unwritten : std::allocator<T> {
+  template <typename U>
+  struct rebind {
+    using other = Unwritten<U>;
+  };
+  template <typename U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <typename U, typename... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(std::forward<Arguments>(arguments)...);
+  }
+};
+
 class SlotAllocator {
  public:
-  using Slots = std::vector<std::int64_t>;
+  using Slots = std::vector<std::int64_t, Unwritten<std::int64_t>>;
 
   /// @param pages  usable ones: the pool has one more, the reserved page 0
   SlotAllocator(PageCount pages, std::int64_t page_size, const std::string& policy);
@@ -47,6 +67,9 @@ class SlotAllocator {
 
   /// need_size / page_size whole pages. None on shortage, and then nothing is consumed.
   std::optional<Slots> alloc(std::int64_t need_size);
+  /// The same to memory of the caller: out.size() is a multiple of the page size. False on
+  /// shortage.
+  bool alloc(std::span<std::int64_t> out);
   /// Row i grows from prefix[i] to seq[i] tokens behind slot last[i] (-1: it has none); slots in
   /// batch order. Throws InvalidArgument when the rows do not add up to `tokens`.
   std::optional<Slots> extend(const IntView& prefix, const IntView& seq, const IntView& last,
@@ -91,6 +114,8 @@ class SlotAllocator {
   /// The view itself where it is dense and int64, else a copy that lasts until the next call.
   [[nodiscard]] std::span<const std::int64_t> dense(const IntView& view);
   void append_page(Slots& out, PageId page, std::int64_t count) const;
+  /// Whether so many pages are there; then scratch_ has them.
+  bool take_pages(PageCount pages);
 
   enum class Policy : std::uint8_t { fifo, lifo, sorted, other };
   std::int64_t page_size_;

@@ -4,6 +4,7 @@
 namespace packstone::python {
 namespace {
 
+using OutSlots = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MaybeSlots = std::optional<Int64s>;
 
 MaybeSlots to_slots(std::optional<SlotAllocator::Slots>&& slots) {
@@ -87,6 +88,14 @@ void bind_slot_allocator(nb::module_& m) {
             return to_slots(self.alloc(need_size));
           },
           nb::arg("need_size"), "int64 [need_size // page_size * page_size], or None.")
+      .def(
+          "alloc_into",
+          [](SlotAllocator& self, const OutSlots& out) {
+            return self.alloc({out.data(), out.shape(0)});
+          },
+          nb::arg("out"),
+          "As alloc, to int64 [n] in host memory, n a multiple of the page size; False on "
+          "shortage.")
       .def(
           "alloc_extend",
           [](SlotAllocator& self, const Ints& prefix, const Ints& seq, const Ints& last,
