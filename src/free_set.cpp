@@ -139,6 +139,19 @@ void FreeSet::release(std::span<const PageId> pages, std::vector<PageId>& freed,
                       std::optional<OwnerTag> expected_owner) {
   const std::size_t freed_before = freed.size();
   std::size_t done = 0;
+  if (!expected_owner && pins_.empty()) {
+    // As below, with nothing but the reference to look at; what is refused is refused there.
+    freed.resize(freed_before + pages.size());
+    PageId* next = freed.data() + freed_before;
+    for (; done < pages.size(); ++done) {
+      const auto at = static_cast<std::uint32_t>(index_of(pages[done]));
+      if (done + kPrefetchAhead < pages.size()) prefetch(pages[done + kPrefetchAhead]);
+      if (at >= records_.size() || records_[at].references < 1) break;
+      *next = pages[done];
+      next += --records_[at].references == 0 ? 1 : 0;
+    }
+    freed.resize(static_cast<std::size_t>(next - freed.data()));
+  }
   try {
     for (; done < pages.size(); ++done) {
       const PageId page = pages[done];

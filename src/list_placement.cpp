@@ -2,7 +2,6 @@
 #include "list_placement.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 namespace packstone {
@@ -75,9 +74,10 @@ void ListPlacement::give(std::span<const PageId> pages) {
       for (const PageId page : pages) push_front(page);
       return;
     case Giving::prepend_sorted_unique:
+      // Mostly they come in order: a test is cheaper than sorting them again.
       sorted_.assign(pages.begin(), pages.end());
-      std::ranges::sort(sorted_, std::greater{});
-      for (const PageId page : sorted_) push_front(page);
+      if (!std::ranges::is_sorted(sorted_)) std::ranges::sort(sorted_);
+      for (auto page = sorted_.rbegin(); page != sorted_.rend(); ++page) push_front(*page);
       return;
   }
 }
