@@ -95,6 +95,8 @@ std::string measure_defrag_cost(const Model& model, const DefragCostOptions& opt
          member("page_size", std::to_string(options.server.page_size)) +
          member("pages", std::to_string(options.server.pages)) +
          member("batch", std::to_string(options.server.batch_max)) +
+         member("defrag_every_steps", std::to_string(options.server.defrag_every)) +
+         member("defrag_moves_max", std::to_string(options.server.defrag_moves)) +
          member("requests", std::to_string(options.requests)) +
          member("rounds", std::to_string(options.rounds)) +
          member("tokens", std::to_string(on.counters.tokens_generated)) +

@@ -26,7 +26,7 @@ struct Arguments {
 const char* const kUsage =
     "runtime_example [--requests N] [--pages N] [--page-size N] [--policy NAME]\n"
     "                [--batch N] [--no-speculation] [--no-defrag] [--no-sharing] [--no-compare]\n"
-    "                [--metrics FILE]\n"
+    "                [--defrag-every STEPS] [--metrics FILE]\n"
     "                [--defrag-cost ROUNDS]   measures both kinds in turn; one line of JSON\n";
 
 bool parse(int argc, char** argv, Arguments& arguments) {
@@ -45,6 +45,8 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.metrics = value();
     } else if (name == "--batch") {
       arguments.server.batch_max = std::stoi(value());
+    } else if (name == "--defrag-every") {
+      arguments.server.defrag_every = std::max(std::stoi(value()), 1);
     } else if (name == "--defrag-cost") {
       arguments.defrag_rounds = std::max(std::stoi(value()), 1);
     } else if (name == "--no-speculation") {

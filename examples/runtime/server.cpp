@@ -65,7 +65,7 @@ std::vector<std::vector<Token>> Server::serve(const std::vector<Request>& reques
       const Phase phase("commit", counters_.seconds.commit);
       commit_all(next);
     }
-    if (options_.defrag) {
+    if (options_.defrag && (counters_.steps + 1) % options_.defrag_every == 0) {
       const Phase phase("defrag", counters_.seconds.defrag);
       move_between_steps();
     }

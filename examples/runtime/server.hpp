@@ -40,7 +40,8 @@ struct ServerOptions {
   DraftOptions draft{};
   bool share_prefixes{true};
   bool defrag{true};
-  packstone::PageCount defrag_moves{16};  ///< pages moved between two steps, at most
+  int defrag_every{8};                    ///< steps from one plan to the next, >= 1
+  packstone::PageCount defrag_moves{64};  ///< pages that a plan moves, at most
   int threads{0};                         ///< of the host's part of the model; 0: all
   bool check{false};                      ///< every invariant after every step
 };

@@ -90,6 +90,8 @@ ServerOptions options_of(bool speculation, bool defrag, std::int64_t page_size, 
   options.speculation = speculation;
   options.draft = {.nodes_max = 12, .branches = 3, .depth_max = 4};
   options.defrag = defrag;
+  options.defrag_every = 1;  // a plan between any two steps
+  options.defrag_moves = 16;
   options.share_prefixes = sharing;
   options.check = true;
   return options;
