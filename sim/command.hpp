@@ -5,8 +5,11 @@
 /// The `packstone` command, as a function: main.cpp only hands over its arguments and streams, so
 /// that tests drive the same code.
 
+#include <sim/bandwidth.hpp>
+
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,6 +22,9 @@ struct CommandContext {
   bool show_progress{false};  ///< err is a terminal
   /// Prints a description of the devices; empty in a build without CUDA.
   std::function<void(std::ostream&)> describe_devices{};
+  /// Makes the probe of the current device. Nullptr, and the reason in the argument, when no device
+  /// can run it; empty in a build without CUDA.
+  std::function<std::unique_ptr<BandwidthProbe>(std::string&)> make_probe{};
 };
 
 inline constexpr int kExitOk = 0;

@@ -3,9 +3,12 @@
 #include <packstone/placement.hpp>
 
 #include <fmt/format.h>
+#include <sim/bandwidth_study.hpp>
 #include <sim/command_parse.hpp>
 #include <sim/command_simulate.hpp>
+#include <sim/cost_curve.hpp>
 #include <sim/output.hpp>
+#include <sim/probe_case.hpp>
 #include <sim/progress.hpp>
 #include <sim/workload.hpp>
 
@@ -40,6 +43,12 @@ CLI::Validator within(Number low, Number high) {
 
 std::string join(const auto& values) {
   return fmt::format("{}", fmt::join(values, ","));
+}
+
+std::string model_names() {
+  std::vector<std::string> names;
+  for (const KvModel& model : kv_models()) names.push_back(model.name);
+  return join(names);
 }
 
 void load_trace(const SimulateArguments& arguments, Study& study) {
@@ -86,6 +95,53 @@ WorkloadHints load_workload(const SimulateArguments& arguments, Study& study) {
   return workload.hints;
 }
 
+Measure measure_of(const SimulateArguments& arguments) {
+  const std::string& text = arguments.measure;
+  if (text == "off") return arguments.gpu ? Measure::automatic : Measure::off;
+  if (arguments.gpu && text != "auto") {
+    throw InvalidArgument("--gpu is short for --measure auto and contradicts --measure " + text);
+  }
+  if (text == "gpu") return Measure::gpu;
+  if (text == "cpu") return Measure::cpu;
+  return text == "model" ? Measure::model : Measure::automatic;
+}
+
+/// What the study asks for, checked against the runs' pools.
+BandwidthStudyOptions bandwidth_of(const SimulateArguments& arguments, const Study& study) {
+  BandwidthStudyOptions options{.measure = measure_of(arguments), .specs = {}};
+  if (!arguments.probes.empty() && options.measure == Measure::off) {
+    throw InvalidArgument("--probe without --gpu or --measure");
+  }
+  for (const std::string& text : arguments.probes) options.specs.push_back(probe_spec_from(text));
+  for (const RunOptions& run : study.options) require_shapes_fit(options.specs, run);
+  if (arguments.no_timing && options.measure == Measure::automatic) {
+    options.measure = Measure::model;
+  }
+  return options;
+}
+
+/// The device's probe where one is wanted and there is one; says in the study what measures.
+std::unique_ptr<BandwidthProbe> probe_for(const BandwidthStudyOptions& options,
+                                          const CommandContext& context, Study& study) {
+  if (options.measure == Measure::off) return nullptr;
+  std::unique_ptr<BandwidthProbe> probe;
+  std::string reason = "this build has no device half";
+  if (options.measure == Measure::automatic || options.measure == Measure::gpu) {
+    if (context.make_probe) probe = context.make_probe(reason);
+    if (!probe && options.measure == Measure::gpu) throw Error("--measure gpu: " + reason);
+  }
+  const std::string curve = "cost curve of: " + CostCurve::built_in().provenance();
+  if (probe) {
+    study.measured_on = probe->description();
+  } else if (options.measure == Measure::model) {
+    study.measured_on = curve;
+  } else {
+    study.measured_on = fmt::format("{} processors of this machine; ", options.threads) + curve;
+    if (options.measure == Measure::automatic) study.measured_on += "; no device: " + reason;
+  }
+  return probe;
+}
+
 void describe(const SimulateArguments& arguments, const RunOptions& common, Study& study) {
   const auto add = [&](const char* name, std::string value) {
     study.arguments.emplace_back(name, std::move(value));
@@ -114,6 +170,11 @@ void describe(const SimulateArguments& arguments, const RunOptions& common, Stud
   add("speed", fmt::format("{}", arguments.speed));
   add("jitter", fmt::format("{}", arguments.jitter_s));
   if (arguments.requests) add("requests", std::to_string(*arguments.requests));
+  if (arguments.measure != "off" || arguments.gpu) {
+    add("measure", arguments.gpu ? "auto" : arguments.measure);
+    if (!arguments.probes.empty())
+      add("probe", fmt::format("{}", fmt::join(arguments.probes, " ")));
+  }
   if (arguments.trace) {
     add("trace_format", arguments.trace_format);
     add("on_bad_row", arguments.on_bad_row);
@@ -136,6 +197,9 @@ void add_simulate_options(CLI::App& app, SimulateArguments& a) {
       prompts with equal block ids share their pages
   packstone simulate --policy fifo --requests 3000 --defrag straighten:256 --defrag-after 8
       churn the pool eight times over, then straighten it while the requests go on
+  packstone simulate --gpu --policy fifo --page-size 1,64 --pool-tokens 1000000 --concurrency 1024 \
+      --requests 8000 --out out/cost
+      what churn costs attention and transfers: fresh, churned and defragmented
 
 The folder gets meta.json, summary.json, timeseries.csv, requests.csv and report.html. It is written
 whole or not at all. Equal input, seed and arguments give equal bytes whatever the number of
@@ -264,6 +328,23 @@ leaves them null.)");
       ->check(within<double>(1e-3, 1e6))
       ->capture_default_str()
       ->group(measure);
+  app.add_flag("--gpu", a.gpu,
+               "Time attention and transfers on each run's page tables under the real kernels: "
+               "fresh, churned and defragmented. Without a device: a gather by the processors, and "
+               "the measured cost curve. Short for --measure auto")
+      ->group(measure);
+  app.add_option("--measure", a.measure,
+                 "Where: auto, gpu (an error without one), cpu, model (cost curve only), off")
+      ->check(CLI::IsMember({"off", "auto", "gpu", "cpu", "model"}).description(""))
+      ->capture_default_str()
+      ->group(measure);
+  app.add_option(
+         "--probe", a.probes,
+         "What to time, may be repeated: MODEL:B,H,q,L places B sequences of L tokens in the "
+         "churned pool as the policy would; MODEL:live,H,q takes those that live. H query "
+         "heads, q query tokens. Models: " +
+             model_names())
+      ->group(measure);
   app.add_flag("--check", a.check, "Verify every invariant of the manager at each sample (slow)")
       ->group(measure);
 
@@ -326,16 +407,25 @@ void simulate(const SimulateArguments& arguments, const CommandContext& context)
     }
   }
   describe(arguments, common, study);
+  BandwidthStudyOptions bandwidth = bandwidth_of(arguments, study);
 
   const auto runs = static_cast<std::int64_t>(study.options.size());
   const int threads = arguments.threads > 0
                           ? arguments.threads
                           : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  bandwidth.threads = threads;
+  const std::unique_ptr<BandwidthProbe> probe = probe_for(bandwidth, context, study);
   ProgressCounters counters;
   {
     const ProgressDisplay display(context.err, counters, total_tokens(study.list) * runs, runs,
                                   context.show_progress);
     study.results = run_all(study.list, study.options, threads, &counters);
+  }
+  for (std::size_t i = 0; i < study.results.size(); ++i) {
+    if (context.show_progress && bandwidth.measure != Measure::off) {
+      context.err << "probing the pool of run " << i + 1 << " of " << study.results.size() << '\n';
+    }
+    study_bandwidth(study.list, study.options[i], bandwidth, probe.get(), study.results[i]);
   }
   if (arguments.out) write_folder(*arguments.out, study_files(study));
   if (arguments.json) {

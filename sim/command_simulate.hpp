@@ -44,6 +44,9 @@ struct SimulateArguments {
   DefragOptions defrag{};
   int samples{128};
   CostModel cost{};
+  bool gpu{false};             ///< short for measure = auto
+  std::string measure{"off"};  ///< off, auto, gpu, cpu, model
+  std::vector<std::string> probes;
 };
 
 /// Adds the options to a subcommand; `arguments` must outlive the parse.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <packstone/error.hpp>
 
+#include <sim/cost_curve.hpp>
 #include <sim/defrag.hpp>
 
 #include <algorithm>
@@ -73,20 +74,20 @@ DefragReport Defrag::report(const Metrics& before, const Metrics& after, std::in
   }
   const double tokens = std::isnan(after.live_tokens) ? 0.0 : after.live_tokens;
   report.step_gain_us = 1e6 * attention_floor_seconds(cost_, static_cast<TokenCount>(tokens)) *
-                        read_loss(page_size) * (report.contig_after - report.contig_before);
+                        read_loss(cost_.slot_bytes, page_size,
+                                  kv_.allocator().set().pages() * page_size * cost_.slot_bytes) *
+                        (report.contig_after - report.contig_before);
   report.step_cost_us = moves * move_us / static_cast<double>(std::max<std::int64_t>(steps, 1));
   report.break_even_steps =
       break_even_steps(report.step_cost_us, std::max(report.step_gain_us, 0.0), 0.0);
   return report;
 }
 
-double read_loss(std::int64_t page_size) {
-  constexpr double kSizes[] = {0.0, 4.0, 6.0};  // log2
-  constexpr double kLosses[] = {0.035, 0.019, 0.014};
-  const double at = std::clamp(std::log2(static_cast<double>(page_size)), 0.0, 6.0);
-  const int i = at < kSizes[1] ? 0 : 1;
-  const double part = (at - kSizes[i]) / (kSizes[i + 1] - kSizes[i]);
-  return kLosses[i] + part * (kLosses[i + 1] - kLosses[i]);
+double read_loss(Bytes row_bytes, std::int64_t page_size, Bytes pool_bytes) {
+  const CostCurve& curve = CostCurve::built_in();
+  constexpr auto kRead = CostCurve::Kind::read;
+  const double one_by_one = curve.gbps(kRead, row_bytes, row_bytes * page_size, pool_bytes);
+  return std::max(0.0, 1.0 - one_by_one / curve.contiguous_gbps(kRead, row_bytes, pool_bytes));
 }
 
 }  // namespace packstone::sim

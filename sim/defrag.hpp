@@ -36,7 +36,7 @@ struct DefragCounters {
   std::vector<std::int32_t> pauses;       ///< moves of each plan that had any
 };
 
-/// What a defrag cost and gave; every time is modelled from bytes and CostModel.
+/// What a defrag cost and gave; every time is modelled from bytes, CostModel and the cost curve.
 struct DefragReport {
   std::string objective;
   DefragCounters counters;
@@ -79,9 +79,8 @@ class Defrag {
   DefragCounters counters_;
 };
 
-/// Share by which a gather of random pages is slower than one of contiguous rows: 0.035 at page
-/// size 1, 0.019 at 16, 0.014 at 64, by linear steps in log2 between. Measured on one H200 with
-/// rows of 1,152 bytes; smaller rows lose more.
-[[nodiscard]] double read_loss(std::int64_t page_size);
+/// Share by which reading pages one by one in a pool of so many bytes is slower than reading them in
+/// one stretch, from the cost curve.
+[[nodiscard]] double read_loss(Bytes row_bytes, std::int64_t page_size, Bytes pool_bytes);
 
 }  // namespace packstone::sim

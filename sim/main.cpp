@@ -2,6 +2,7 @@
 #include <sim/command.hpp>
 #if PACKSTONE_WITH_CUDA
 #include <sim/cuda/device_info.hpp>
+#include <sim/cuda/gpu_probe.hpp>
 #endif
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
       .out = std::cout, .err = std::cerr, .show_progress = ::isatty(STDERR_FILENO) != 0};
 #if PACKSTONE_WITH_CUDA
   context.describe_devices = packstone::sim::describe_devices;
+  context.make_probe = [](std::string& reason) { return packstone::sim::make_gpu_probe(reason); };
 #endif
   return packstone::sim::run_command(arguments, context);
 }

@@ -2,6 +2,7 @@
 #include <packstone/error.hpp>
 
 #include <fmt/format.h>
+#include <sim/bandwidth_study.hpp>
 #include <sim/output.hpp>
 #include <sim/report.hpp>
 #include <sim/version.hpp>
@@ -140,6 +141,7 @@ Json run_object(const Study& study, std::size_t index) {
     object["speculation"] = drafting_object(*result.drafting, study.options[index].drafting.nodes);
   }
   if (result.defrag) object["defrag"] = defrag_json(*result.defrag);
+  if (!study.measured_on.empty()) object.update(bandwidth_json(result));
   object["how"] = kHow;
   object["digest"] = fmt::format("{:016x}", result.digest);
   object["timing"] = nullptr;
@@ -241,6 +243,7 @@ Json summary_json(const Study& study) {
           {"steady",
            "metrics are means over the samples of the second half of the tokens, after one pool "
            "turnover and before the queue ran empty; run lengths are in slots"},
+          {"measured_on", study.measured_on.empty() ? Json(nullptr) : Json(study.measured_on)},
           {"runs", runs}};
 }
 
@@ -348,6 +351,9 @@ std::string result_table(const Study& study) {
       fmt::format_to(to, "defrag {} page {}: {}\n", result.policy, result.page_size,
                      defrag_verdict(*result.defrag));
     }
+  }
+  if (!study.measured_on.empty()) {
+    fmt::format_to(to, "\nbandwidth on: {}\n{}", study.measured_on, bandwidth_table(study.results));
   }
   return fmt::to_string(out);
 }

@@ -11,7 +11,8 @@
 ///
 /// Bytes depend on the input, the seed and the arguments alone, with one exception: the keys of
 /// `timing` and `events_per_s` in summary.json are wall-clock figures. Without timing they are
-/// null, and then every file is the same, byte for byte, whatever the number of threads.
+/// null, and then every file is the same, byte for byte, whatever the number of threads. Measured
+/// bandwidth, where it was asked for, is of the wall clock too; without timing it is modelled only.
 
 #include <nlohmann/json.hpp>
 #include <sim/run.hpp>
@@ -38,6 +39,7 @@ struct Study {
   RequestList list;
   std::vector<RunOptions> options;
   std::vector<RunResult> results;  ///< one for each of `options`
+  std::string measured_on;         ///< what the bandwidth figures were got on; empty: none
   bool timing{true};               ///< write wall-clock figures
 };
 

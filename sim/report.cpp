@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sim/bandwidth_study.hpp>
 #include <sim/report.hpp>
 #include <sim/report_assets.hpp>
 #include <sim/version.hpp>
@@ -35,6 +36,30 @@ std::string map_row(const std::vector<std::uint8_t>& cells) {
     row.push_back(static_cast<char>('a' + cells[i + 1]));
   }
   return row;
+}
+
+/// The name under which the page's script groups the figures of a case.
+std::string case_name(const ProbeSpec& spec) {
+  const ProbeShape& shape = spec.shape;
+  const std::string tail =
+      std::to_string(shape.heads) + " heads, " + std::to_string(shape.q_len) + " query tokens";
+  if (shape.live()) return spec.model.name + ", live sequences, " + tail;
+  return spec.model.name + ", " + std::to_string(shape.batch) + " x " +
+         std::to_string(shape.length) + " tokens, " + tail;
+}
+
+Json cost_data(const RunResult& result) {
+  if (result.probes.empty() && result.notes.empty()) return nullptr;
+  Json cost = bandwidth_json(result);
+  Json maps = Json::array();
+  for (const ProbeResult& probe : result.probes) {
+    if (probe.map_before.empty()) continue;
+    maps.push_back({{"name", case_name(probe.spec)},
+                    {"before", map_row(probe.map_before)},
+                    {"after", map_row(probe.map_after)}});
+  }
+  cost["maps"] = std::move(maps);
+  return cost;
 }
 
 Json run_data(const Study& study, std::size_t index) {
@@ -79,6 +104,7 @@ Json run_data(const Study& study, std::size_t index) {
   return {{"policy", result.policy},
           {"page_size", result.page_size},
           {"defrag", defrag},
+          {"cost", cost_data(result)},
           {"pool_pages", result.pool_pages},
           {"turnovers", turnovers},
           {"seconds", at_seconds},
@@ -123,7 +149,11 @@ std::string report_html(const Study& study) {
   for (int bin = 0; bin < RunLengths::kBins; ++bin) bins.push_back(run_bin_start(bin));
   Json runs = Json::array();
   for (std::size_t i = 0; i < study.results.size(); ++i) runs.push_back(run_data(study, i));
-  const Json data = {{"meta", meta_json(study)}, {"bins", bins}, {"runs", runs}};
+  const Json data = {
+      {"meta", meta_json(study)},
+      {"bins", bins},
+      {"measured_on", study.measured_on.empty() ? Json(nullptr) : Json(study.measured_on)},
+      {"runs", runs}};
 
   std::string page(kReportHead);
   page += "<style>\n";

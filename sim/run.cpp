@@ -111,6 +111,19 @@ class Replay {
     return std::move(result_);
   }
 
+  void until(std::int64_t step,
+             const std::function<void(KvManager&, PrefixCache*, std::vector<SeqId>)>& visit) {
+    while (scheduler_.counters().steps < step) {
+      if (!scheduler_.step()) {
+        throw InvalidArgument("the replay ends before step " + std::to_string(step));
+      }
+      if (options_.defrag.objective) defragment(scheduler_.counters().tokens_written);
+    }
+    std::vector<SeqId> live;
+    for (const Scheduler::Active& active : scheduler_.running()) live.push_back(active.seq);
+    visit(kv_, reuse_ ? &reuse_->cache() : nullptr, std::move(live));
+  }
+
  private:
   static constexpr std::int64_t kTimedSteps = 16;
 
@@ -374,6 +387,11 @@ RunResult run(const RequestList& list, const RunOptions& options, ProgressCounte
   RunResult result = Replay(list, options, progress).go();
   if (progress != nullptr) progress->runs_done.fetch_add(1, std::memory_order_relaxed);
   return result;
+}
+
+void replay_until(const RequestList& list, const RunOptions& options, std::int64_t step,
+                  const std::function<void(KvManager&, PrefixCache*, std::vector<SeqId>)>& visit) {
+  Replay(list, options, nullptr).until(step, visit);
 }
 
 }  // namespace packstone::sim

@@ -6,6 +6,7 @@
 ///
 /// Everything in a RunResult but `timing` depends on the requests and the options alone.
 
+#include <sim/bandwidth.hpp>
 #include <sim/defrag.hpp>
 #include <sim/drafting.hpp>
 #include <sim/metrics.hpp>
@@ -101,6 +102,8 @@ struct RunResult {
   std::optional<ReuseCounters> reuse;
   std::optional<DraftingCounters> drafting;
   std::optional<DefragReport> defrag;
+  std::vector<ProbeResult> probes;  ///< what reading its pool costs; see bandwidth_study.hpp
+  std::vector<std::string> notes;   ///< shapes that were left out, and why
 
   /// [samples][2 x map_columns], see Meter::map.
   std::vector<std::vector<std::uint8_t>> map;
@@ -121,6 +124,12 @@ struct ProgressCounters {
 /// page) and InvariantError when a check fails.
 [[nodiscard]] RunResult run(const RequestList& list, const RunOptions& options,
                             ProgressCounters* progress = nullptr);
+
+/// Replays the list again up to the end of its step number `step` (counted from 1, as in Sample)
+/// and hands over the pool as it is then: the manager, its cache or nullptr, the running sequences
+/// in order of admission. Throws InvalidArgument when the replay ends before.
+void replay_until(const RequestList& list, const RunOptions& options, std::int64_t step,
+                  const std::function<void(KvManager&, PrefixCache*, std::vector<SeqId>)>& visit);
 
 /// Runs all on `threads` threads; results in the order of `options`. The first error, in that
 /// order, is thrown once all have ended.

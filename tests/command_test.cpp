@@ -136,6 +136,13 @@ TEST_F(Command, BadArgumentsAreOneLineAndANonZeroStatus) {
       {"simulate", "--defrag", "frontier:-5"},
       {"simulate", "--defrag", "frontier:many"},
       {"simulate", "--defrag-every", "0"},
+      {"simulate", "--measure", "guess"},
+      {"simulate", "--gpu", "--measure", "cpu"},
+      {"simulate", "--measure", "gpu", "--requests", "5"},
+      {"simulate", "--probe", "kimi-k2:live,8,1"},
+      {"simulate", "--gpu", "--probe", "kimi-k2"},
+      {"simulate", "--gpu", "--probe", "kimi-k3:live,8,1"},
+      {"simulate", "--gpu", "--probe", "kimi-k2:64,8,1,65536"},
       {"convert"},
       {"convert", "--out", out},
       {"convert", "--trace", good},
@@ -308,6 +315,46 @@ TEST_F(Command, PartsOfTheManagerCanBeTurnedOn) {
     EXPECT_EQ(run["defrag"]["objective"], "straighten");
     EXPECT_TRUE(run.contains("hit_tokens"));
   }
+}
+
+TEST_F(Command, GpuWithoutADeviceFinishesAndLabelsEveryFigure) {
+  const std::string out = (root / "out").string();
+  for (const char* cache : {"off", "on"}) {
+    const Outcome result =
+        command({"simulate", "--gpu", "--workload", "longchat-mooncake:requests=30", "--page-size",
+                 "16", "--policy", "fifo", "--prefix-cache", cache, "--pool-tokens", "500000",
+                 "--probe", "kimi-k2:2,8,5,4000", "--probe", "kimi-k2:live,8,1", "--out", out});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("no device: this build has no device half"));
+    const auto summary = json(fs::path(out) / "summary.json");
+    for (const char* list : {"bandwidth", "transfers", "defrag_cost"}) {
+      const auto& figures = summary["runs"][0][list];
+      EXPECT_FALSE(figures.empty()) << list;
+      for (const auto& figure : figures) {
+        const bool labelled = figure["how"] == "measured-cpu" || figure["how"] == "modelled";
+        EXPECT_TRUE(labelled) << figure.dump();
+      }
+    }
+    EXPECT_EQ(json(fs::path(out) / "meta.json")["arguments"]["measure"], "auto");
+  }
+}
+
+TEST_F(Command, ADeviceThatIsThereIsAskedAndOneThatFailsIsNamed) {
+  const std::vector<std::string> arguments = {
+      "simulate", "--measure", "gpu",  "--workload", "chat-azure:requests=40", "--pool-tokens",
+      "20000",    "--policy",  "fifo", "--probe",    "kimi-k2:live,8,1"};
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(run_command(arguments, {.out = out,
+                                    .err = err,
+                                    .make_probe =
+                                        [](std::string& reason) {
+                                          reason = "the card is asleep";
+                                          return std::unique_ptr<BandwidthProbe>();
+                                        }}),
+            kExitFailure);
+  EXPECT_EQ(err.str(), "packstone: --measure gpu: the card is asleep\n");
+  EXPECT_EQ(out.str(), "");
 }
 
 TEST_F(Command, ConvertLosesNothing) {

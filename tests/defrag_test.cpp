@@ -91,12 +91,15 @@ TEST(Defrag, BadOptionsAreNamed) {
                InvalidArgument);
 }
 
-TEST(Defrag, ReadLossFollowsTheMeasuredPoints) {
-  EXPECT_DOUBLE_EQ(read_loss(1), 0.035);
-  EXPECT_DOUBLE_EQ(read_loss(16), 0.019);
-  EXPECT_DOUBLE_EQ(read_loss(64), 0.014);
-  EXPECT_DOUBLE_EQ(read_loss(4), (0.035 + 0.019) / 2.0);
-  EXPECT_DOUBLE_EQ(read_loss(4096), 0.014);
+TEST(Defrag, ReadLossIsLargestForSingleRowsAndNoneForLongRuns) {
+  constexpr Bytes kPool = Bytes{4} << 30;
+  for (const Bytes row : {1152, 256}) {
+    EXPECT_GT(read_loss(row, 1, kPool), read_loss(row, 64, kPool));
+    EXPECT_LT(read_loss(row, 1, kPool), 1.0);
+    EXPECT_GE(read_loss(row, 64, kPool), 0.0);
+    EXPECT_LT(read_loss(row, 1 << 24, kPool), 1e-9);
+  }
+  EXPECT_GT(read_loss(256, 1, kPool), read_loss(1152, 1, kPool));
 }
 
 }  // namespace

@@ -239,6 +239,72 @@
     rows.forEach((r) => { const tr = node(body, 'tr'); r.forEach((c) => node(tr, 'td', '', c)); });
   };
 
+  // Bars with least and most: rows [{name, low, value, high, how}], a line at the card's limit.
+  const spreadChart = (parent, title, rows, limit) => {
+    const W = 420, rowH = 22, L = 96, R = 110, T = 16, H = T + rows.length * rowH + 10;
+    const figure = node(parent, 'figure', 'card');
+    node(figure, 'h3', '', title);
+    const svg = svgNode(figure, 'svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': title });
+    const X = scale(0, Math.max(limit, ...rows.map((r) => r.high)), L, W - R, false);
+    rows.forEach((r, i) => {
+      const y = T + i * rowH;
+      svgNode(svg, 'text', { x: L - 6, y: y + 13, 'text-anchor': 'end' }, r.name);
+      svgNode(svg, 'rect', { x: L, y: y + 3, width: Math.max(1, X(r.value) - L), height: rowH - 9, fill: 'var(--run)' });
+      svgNode(svg, 'line', { x1: X(r.low), x2: X(r.high), y1: y + 9, y2: y + 9, stroke: 'var(--ink)', 'stroke-width': 2 });
+      svgNode(svg, 'text', { x: W - R + 6, y: y + 13 }, `${short(r.value)} ${r.how}`);
+    });
+    svgNode(svg, 'line', { x1: X(limit), x2: X(limit), y1: T, y2: H - 8, stroke: 'var(--ink)', 'stroke-dasharray': '3 2' });
+    svgNode(svg, 'text', { x: X(limit), y: T - 4, 'text-anchor': 'end' }, 'limit ' + short(limit));
+  };
+  const stripMap = (parent, title, line) => {
+    const figure = node(parent, 'figure', 'card');
+    node(figure, 'h3', '', title);
+    const canvas = node(figure, 'canvas');
+    canvas.width = line.length / 2;
+    canvas.height = 1;
+    canvas.style.height = '18px';
+    const context = canvas.getContext('2d');
+    const image = context.createImageData(canvas.width, 1);
+    for (let x = 0; x < canvas.width; ++x) {
+      const used = line.charCodeAt(2 * x) - 48;
+      const [r, g, b] = classColour(line.charCodeAt(2 * x + 1) - 97);
+      image.data.set([r, g, b, used === 0 ? 0 : 55 + Math.round(200 * used / 9)], 4 * x);
+    }
+    context.putImageData(image, 0, 0);
+  };
+  const caseName = (f) => `${f.model}, ` + (f.shape.batch === 'live' ? `live sequences, ${f.shape.heads} heads, ${f.shape.q_len} query tokens` :
+    `${f.shape.batch} x ${f.shape.length} tokens, ${f.shape.heads} heads, ${f.shape.q_len} query tokens`);
+  const showCost = (runs) => {
+    el('cost-section').hidden = !runs.some((r) => r.cost);
+    el('cost-note').textContent = data.measured_on ? 'On: ' + data.measured_on : '';
+    for (const r of runs.filter((run) => run.cost)) {
+      const names = [...new Set(r.cost.bandwidth.map(caseName))];
+      for (const name of names) {
+        const mine = r.cost.bandwidth.filter((f) => caseName(f) === name);
+        node(el('cost'), 'h3', '', `${r.policy}, page size ${r.page_size}: ${name}, rows of ${mine[0].row_bytes} bytes, ` +
+          `${mine[0].layers} of ${mine[0].layers_of_the_model} layers`);
+        const grid = node(el('cost'), 'div', 'grid');
+        for (const kernel of [...new Set(mine.map((f) => f.kernel))]) {
+          const rows = mine.filter((f) => f.kernel === kernel);
+          spreadChart(grid, kernel + ', GB/s', rows.map((f) => ({ name: f.placement, low: f.gbps_min, value: f.gbps, high: f.gbps_max,
+            how: f.how })), Math.max(...rows.map((f) => f.ceiling_gbps)));
+        }
+        for (const m of r.cost.maps.filter((map) => map.name === name)) {
+          stripMap(grid, 'these sequences in the pool, churned', m.before);
+          if (m.after) stripMap(grid, 'and straightened', m.after);
+        }
+        const moved = r.cost.transfers.filter((f) => caseName(f) === name);
+        if (moved.length) {
+          table(node(el('cost'), 'div', 'scroll'), ['transfer', 'placement', 'descriptors', 'MiB', 'ms', 'GB/s', 'least', 'most', 'limit', 'how'],
+            moved.map((f) => [f.method.replaceAll('_', ' '), f.placement, short(f.descriptors), short(f.bytes / 1048576), short(f.ms),
+              short(f.gbps), short(f.gbps_min), short(f.gbps_max), short(f.ceiling_gbps), f.how]));
+        }
+        for (const d of r.cost.defrag_cost.filter((f) => caseName(f) === name)) node(el('cost'), 'p', '', d.verdict + '.');
+      }
+      for (const text of r.cost.bandwidth_notes) node(el('cost'), 'p', 'note', text);
+    }
+  };
+
   const metricsOverTime = [
     ['contig_prefill', 'Prefill contiguity', { min: 0, max: 1 }],
     ['contig_decode', 'Decode contiguity', { min: 0, max: 1 }],
@@ -257,7 +323,7 @@
     for (const button of el('tabs').children) {
       button.setAttribute('aria-pressed', String(Number(button.dataset.size) === pageSize));
     }
-    for (const id of ['bars', 'lines', 'maps', 'cdf', 'free', 'table', 'defrag']) el(id).replaceChildren();
+    for (const id of ['bars', 'lines', 'maps', 'cdf', 'free', 'table', 'defrag', 'cost']) el(id).replaceChildren();
     const first = runs[0];
 
     const bar = (title, value, oracle, spec) =>
@@ -307,6 +373,7 @@
         short(r.steady.stride_regular), short(r.steady.internal_frag), short(r.blowup), short(r.steady.holes),
         r.requests, r.refused, r.alloc_fail, r.preemptions, short(r.moves_min), short(r.copy_ms), short(r.floor_ms)]));
 
+    showCost(runs);
     const moved = runs.filter((r) => r.defrag);
     el('defrag-section').hidden = moved.length === 0;
     for (const r of moved) node(el('defrag'), 'p', '', r.policy + ', ' + r.defrag.verdict + '.');
