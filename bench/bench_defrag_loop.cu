@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Defragmentation beside a running decode loop: GB/s of every step while a churned pool is being
+// straightened, next to the same loop without it, whose tokens must be the same.
+//
+//   bench_defrag_loop --out loop.json               Kimi K2's geometry, 16 sequences of 16,384
+//   bench_defrag_loop --batch 32 --prompt 8192 --budget 512 --steps 300
+//   PACKSTONE_BENCH_SMOKE=1 bench_defrag_loop       a small size: that it runs
+//
+// Exit status 1 when a token differs.
+#include "bench/device_bench.cuh"
+
+#include <packstone/cuda/attention.hpp>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <sim/cuda/decode_loop.hpp>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+namespace packstone::bench {
+namespace {
+
+nlohmann::ordered_json steps_json(const sim::DecodeLoopResult& result, double ceiling) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const sim::DecodeStep& step : result.steps) {
+    rows.push_back({{"us", step.us},
+                    {"gbps", step.gbps},
+                    {"fraction_of_ceiling", step.gbps / ceiling},
+                    {"run_mean", step.run_mean},
+                    {"moves", step.moves}});
+  }
+  return rows;
+}
+
+int main_of(int argc, char** argv) {
+  sim::DecodeLoopOptions options{.model = sim::kv_model("kimi-k2"),
+                                 .pages = 500'000,
+                                 .batch = 16,
+                                 .prompt = 16'384,
+                                 .steps = 400,
+                                 .budget = 1024,
+                                 .defrag_from = 20};
+  if (smoke()) {
+    options.model.layers = 2;
+    options.pages = 3000;
+    options.batch = 2;
+    options.prompt = 256;
+    options.steps = 8;
+    options.budget = 64;
+    options.defrag_from = 2;
+  }
+  std::string out;
+  CLI::App app("Defragmentation beside decode");
+  app.add_option("--out", out, "File for the JSON; standard output without");
+  app.add_option("--batch", options.batch, "sequences");
+  app.add_option("--prompt", options.prompt, "tokens of each at first");
+  app.add_option("--pages", options.pages, "of the pool");
+  app.add_option("--page", options.page_size, "tokens a page");
+  app.add_option("--steps", options.steps, "decode steps");
+  app.add_option("--budget", options.budget, "pages moved a step");
+  app.add_option("--from", options.defrag_from, "step at which moving begins");
+  CLI11_PARSE(app, argc, argv);
+  const double ceiling = copy_ceiling() * 1e-9;
+  const sim::DecodeLoopResult with = sim::run_decode_loop(options);
+  sim::DecodeLoopOptions plain = options;
+  plain.budget = 0;
+  const sim::DecodeLoopResult without = sim::run_decode_loop(plain);
+  const bool same = with.tokens == without.tokens;
+  const nlohmann::ordered_json json = {{"card", cuda::describe_attention().device_name},
+                                       {"how", "measured-gpu"},
+                                       {"model", options.model.name},
+                                       {"layers", options.model.layers},
+                                       {"batch", options.batch},
+                                       {"prompt", options.prompt},
+                                       {"page_size", options.page_size},
+                                       {"pages", options.pages},
+                                       {"budget_pages", options.budget},
+                                       {"defrag_from_step", options.defrag_from},
+                                       {"ceiling_gbps", ceiling},
+                                       {"moves", with.moves},
+                                       {"tokens", with.tokens.size()},
+                                       {"tokens_identical", same},
+                                       {"tables_agree", with.tables_agree && without.tables_agree},
+                                       {"with_defrag", steps_json(with, ceiling)},
+                                       {"without_defrag", steps_json(without, ceiling)}};
+  const std::string text = json.dump(1) + "\n";
+  if (out.empty()) {
+    std::fputs(text.c_str(), stdout);
+  } else {
+    std::ofstream file(out, std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) {
+      std::fprintf(stderr, "%s cannot be written\n", out.c_str());
+      return 1;
+    }
+  }
+  if (!same) std::fputs("a token differs\n", stderr);
+  return same && with.tables_agree && without.tables_agree ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace packstone::bench
+
+int main(int argc, char** argv) {
+  if (!packstone::bench::device_present()) {
+    std::puts("no CUDA device");
+    return 0;
+  }
+  benchmark::Initialize(&argc, argv);
+  return packstone::bench::main_of(argc, argv);
+}
