@@ -7,6 +7,7 @@
 //   bench_verify                                    the 14 shapes of docs/performance.md, MLA, bf16
 //   bench_verify --shape 1,8,65,65536 --dtype e4m3 --page 16 --placement fresh
 //   bench_verify --kind gqa --kv-heads 8 --head-dim 128 --shape 64,64,1,16384
+//   bench_verify --placement churned                as a first-in-first-out free list gives them
 //   bench_verify --placement tables.txt             page ids, one a line, used in that order
 //   PACKSTONE_BENCH_SMOKE=1 bench_verify            a small size: that it runs
 #include "bench/device_bench.cuh"
@@ -96,6 +97,8 @@ std::vector<std::int32_t> placed_pages(const std::string& placement, std::int64_
     for (std::int64_t i = 0; i < count; ++i)
       pages[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * 4099 % count) + 1;
     if (std::gcd(std::int64_t{4099}, count) != 1) return placed_pages("random", count);
+  } else if (placement == "churned") {
+    std::ranges::transform(churned_pages(count, 1), pages.begin(), index_of);
   } else {
     std::ifstream file(placement);
     for (auto& page : pages) {
@@ -231,6 +234,8 @@ void verify(benchmark::State& state, const Settings& settings, const Shape& shap
   state.counters["median_us"] = median * 1e6;
   state.counters["GB/s"] = work.bytes() / median * 1e-9;
   state.counters["TFLOP/s"] = work.flops() / median * 1e-12;
+  state.counters["ceiling_GB/s"] = copy_ceiling() * 1e-9;
+  state.counters["fraction"] = work.bytes() / median / copy_ceiling();
 }
 
 // ---- limits of the card ----
@@ -361,7 +366,8 @@ int main_of(int argc, char** argv) {
                                                                 {"e4m3", KvType::e4m3},
                                                                 {"e4m3_tile", KvType::e4m3_tile}}));
   app.add_option("--page", settings.page_size, "tokens a page")->check(CLI::PositiveNumber);
-  app.add_option("--placement", settings.placement, "fresh, random, stride, or a file of page ids");
+  app.add_option("--placement", settings.placement,
+                 "fresh, churned, random, stride, or a file of page ids");
   app.add_flag("--prefix-only", settings.prefix_only, "no tail and no mask");
   app.add_flag("--batch-invariant", settings.batch_invariant, "cut at fixed multiples of tokens");
   CLI11_PARSE(app, argc, argv);

@@ -6,6 +6,7 @@
 /// the copy ceiling of the same process, and random pages.
 
 #include <packstone/cuda/memory.hpp>
+#include <packstone/kv_manager.hpp>
 #include <packstone/units.hpp>
 
 #include <benchmark/benchmark.h>
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -178,6 +180,33 @@ inline std::vector<PageMove> random_moves(PageCount pages, std::int64_t count,
     moves.push_back({ids[2 * i], ids[2 * i + 1]});
   }
   return moves;
+}
+
+/// The pages of `count` that a first-in-first-out free list gives out once sequences of random
+/// lengths have turned a pool of count + 1 pages over sixteen times, in its order.
+inline std::vector<PageId> churned_pages(std::int64_t count, std::uint64_t seed) {
+  KvManager manager({.pages = count + 1, .page_size = 1, .policy = "fifo"});
+  std::mt19937_64 random(seed);
+  std::vector<SeqId> live;
+  const auto longest = static_cast<std::uint64_t>(std::max<std::int64_t>(count / 32, 1));
+  for (std::int64_t turned = 0; turned < 16 * count;) {
+    const auto pages = static_cast<std::int64_t>(1 + random() % longest);
+    SeqId seq;
+    if (manager.create(seq) != Status::ok) break;
+    while (manager.append(seq, pages) != Status::ok) {
+      std::swap(live[random() % live.size()], live.back());
+      manager.finish(live.back());
+      live.pop_back();
+    }
+    live.push_back(seq);
+    turned += pages;
+  }
+  std::ranges::shuffle(live, random);
+  for (const SeqId seq : live) manager.finish(seq);
+  SeqId all;
+  if (manager.create(all) != Status::ok || manager.append(all, count) != Status::ok) return {};
+  const std::span<const PageId> pages = manager.pages(all);
+  return {pages.begin(), pages.end()};
 }
 
 /// A list of moves in device memory.
