@@ -79,8 +79,8 @@ class Defrag {
   DefragCounters counters_;
 };
 
-/// Share by which reading pages one by one in a pool of so many bytes is slower than reading them in
-/// one stretch, from the cost curve.
+/// Share by which reading pages one by one in a pool of so many bytes is slower than reading them
+/// in one stretch, from the cost curve.
 [[nodiscard]] double read_loss(Bytes row_bytes, std::int64_t page_size, Bytes pool_bytes);
 
 }  // namespace packstone::sim
