@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a page costs, measured on the CPU: allocation and release in a pool of 1,000,000 pages, half
-// full and churned, under every policy, and a batched decode. Beside it, in the same process, the
-// free list of the tensor allocators: slice the head, concatenate what is freed.
+// full, fresh and churned, under every policy, and a batched decode. Beside it, in the same
+// process, the free list of the tensor allocators: slice the head, concatenate what is freed.
 //
-// Every figure is "a pair": one page allocated and one released.
+// Every figure is "a pair": one page allocated and one released. `fraction` is the time of a bare
+// stack of ids, in the same process, over it.
+//
+//   bench_allocator --benchmark_out=allocator.json --benchmark_out_format=json
 #include <packstone/kv_manager.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -25,15 +29,16 @@ void require(bool holds, benchmark::State& state, const char* what) {
   if (!holds) state.SkipWithError(what);
 }
 
-/// A pool of kPages, half of it in extents of `extent` pages, after two turnovers of churn by
-/// extents of random length, so that the free order and the free runs are those of a used pool.
-class ChurnedPool {
+/// A pool of kPages, half of it in extents of `extent` pages: fresh, or after two turnovers of
+/// churn by extents of random length, so that the free order and the free runs are those of a used
+/// pool.
+class Pool {
  public:
-  ChurnedPool(const std::string& policy, std::size_t extent)
+  Pool(const std::string& policy, std::size_t extent, bool churned)
       : allocator_({.pages = kPages, .placement = {.policy = policy}}),
         random_(1),
         extent_(extent) {
-    churn();
+    if (churned) churn();
     const PageCount extents =
         (allocator_.available() - kPages / 2) / static_cast<PageCount>(extent);
     live_.resize(extent * static_cast<std::size_t>(extents));
@@ -100,11 +105,36 @@ void count_pages(benchmark::State& state, std::int64_t pages_each) {
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-void extent_pair(benchmark::State& state, const std::string& policy) {
-  ChurnedPool pool(policy, static_cast<std::size_t>(state.range(0)));
+/// Seconds of a pair through a bare stack of ids, nothing checked and nothing known of the pages:
+/// the ids are copied off its top and others back onto it. What no allocator can be below.
+double floor_seconds(std::size_t extent) {
+  std::vector<PageId> stack(kPages / 2);
+  std::vector<PageId> taken(extent);
+  const auto pairs = static_cast<int>(std::max<std::size_t>(2'000'000 / extent, 1000));
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < pairs; ++i) {
+    std::copy(stack.end() - static_cast<std::ptrdiff_t>(extent), stack.end(), taken.begin());
+    stack.resize(stack.size() - extent);
+    benchmark::DoNotOptimize(taken.data());
+    stack.insert(stack.end(), taken.begin(), taken.end());
+    benchmark::DoNotOptimize(stack.data());
+    benchmark::ClobberMemory();
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / pairs;
+}
+
+void extent_pair(benchmark::State& state, const std::string& policy, bool churned) {
+  Pool pool(policy, static_cast<std::size_t>(state.range(0)), churned);
+  const auto start = std::chrono::steady_clock::now();
   for (auto _ : state) require(pool.pair(), state, "out of pages");
+  const double pair =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+      static_cast<double>(state.iterations());
   pool.check();
   count_pages(state, state.range(0));
+  const double floor = floor_seconds(static_cast<std::size_t>(state.range(0)));
+  state.counters["floor_seconds"] = floor;
+  state.counters["fraction"] = floor / pair;
 }
 
 /// The tensor allocators' list on the host: the head is a view, a release copies the whole list.
@@ -165,12 +195,15 @@ void decode(benchmark::State& state, const std::string& policy) {
 }
 
 void register_all() {
-  for (const std::string_view name : placement_names()) {
-    const std::string policy(name);
-    benchmark::RegisterBenchmark(("extent_pair/" + policy).c_str(), extent_pair, policy)
-        ->Arg(1)
-        ->Arg(16)
-        ->Arg(1024);
+  for (const std::string_view each : placement_names()) {
+    const std::string policy(each);
+    for (const bool churned : {false, true}) {
+      const std::string name = "extent_pair/" + policy + (churned ? "/churned" : "/fresh");
+      benchmark::RegisterBenchmark(name.c_str(), extent_pair, policy, churned)
+          ->Arg(1)
+          ->Arg(16)
+          ->Arg(1024);
+    }
     benchmark::RegisterBenchmark(("decode/" + policy).c_str(), decode, policy)->Arg(128)->Arg(256);
   }
   benchmark::RegisterBenchmark("extent_pair/concatenating_list", concatenating_list_pair)
