@@ -243,7 +243,7 @@ def test_a_call_is_captured_once_and_replayed_with_other_content():
         graph.replay()
         torch.cuda.synchronize()
         close((out, lse), case.expected())
-    with pytest.raises(packstone.InvalidArgument, match="workspace"):
+    with pytest.raises(packstone.InvalidArgument, match="bytes of scratch"):
         verify.run(call, workspace[:256], torch.cuda.current_stream().cuda_stream)
 
 
