@@ -3,12 +3,14 @@
 # What the scripts share: the package list, its installation, and configuring by preset. Sourced from the root of
 # the tree, never run.
 
-# All that the host half, its tests and its benchmarks need, by the names of Debian 12 and Ubuntu 24.04.
+# All that the host half, its tests (the Python package's among them) and its benchmarks need, by the names of Debian 12
+# and Ubuntu 24.04.
 packstone_packages=(
   g++ cmake ninja-build ccache git ca-certificates
   libcli11-dev libfmt-dev nlohmann-json3-dev
   libboost-dev libboost-iostreams-dev zlib1g-dev libzstd-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
+  python3-dev python3-venv
 )
 
 # install_packages [PACKAGE...]: installs those of the list, and the ones named, that are missing.
