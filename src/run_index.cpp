@@ -98,7 +98,16 @@ inline void RunIndex::list(std::int32_t head, std::size_t size_class) {
   heads.insert(head);
 }
 
+void RunIndex::settle() {
+  if (loose_.count == 0) return;
+  const std::int32_t head = index_of(loose_.first);
+  mark_run(head, head + loose_.count - 1);
+  list(head, class_of(loose_.count));
+  loose_.count = 0;
+}
+
 void RunIndex::insert(PageRun run) {
+  settle();
   const std::int32_t head = index_of(run.first);
   const std::int32_t behind = head + run.count;
   pages_ += run.count;
@@ -112,10 +121,10 @@ void RunIndex::insert(PageRun run) {
     if (joins_right) {
       mark(word_of(head), {.heads = bit_of(head)});
       unmark(word_of(behind), {.heads = bit_of(behind)});
+      list(head, class_of(tail - head + 1));
     } else {
-      mark_run(head, tail);
+      loose_ = run;
     }
-    list(head, class_of(tail - head + 1));
     return;
   }
   const std::int32_t left = head_of(head - 1);
@@ -137,6 +146,10 @@ void RunIndex::take_front(PageRun run, std::int32_t count) {
   PACKSTONE_ASSERT_SLOW(at(run.first) == run);
   const std::int32_t head = index_of(run.first);
   pages_ -= count;
+  if (run == loose_) {
+    loose_ = {page_after(run.first, count), run.count - count};
+    return;
+  }
   if (count == run.count) {
     unmark_run(head, head + count - 1);
   } else {
@@ -149,6 +162,7 @@ void RunIndex::take_front(PageRun run, std::int32_t count) {
 }
 
 void RunIndex::take_exact(PageId page) {
+  settle();
   const std::int32_t head = head_of(index_of(page));
   const PageRun run = run_at(head);
   const std::int32_t left = index_of(page) - head;
@@ -158,6 +172,7 @@ void RunIndex::take_exact(PageId page) {
 }
 
 PageRun RunIndex::at(PageId page) const {
+  if (loose_.count > 0 && page == loose_.first) return loose_;
   return is_head(index_of(page)) ? run_at(index_of(page)) : PageRun{};
 }
 
@@ -178,7 +193,13 @@ PageRun RunIndex::choose(std::size_t size_class, PageCount at_least, PageCount i
   return best;
 }
 
-PageRun RunIndex::best_fit(PageCount pages) const {
+PageRun RunIndex::best_fit(PageCount pages) {
+  if (loose_.count == pages) {
+    // What the search would find: no run fits better, and none so well lies lower.
+    const BitTree& heads = classes_[class_of(pages)];
+    if (heads.empty() || heads.next(0) > index_of(loose_.first)) return loose_;
+  }
+  settle();
   for (std::size_t c = class_of(pages); c < classes_.size(); ++c) {
     const PageCount shortest = std::max(pages, PageCount{1} << c);
     if (const PageRun run = choose(c, pages, shortest, std::less{}); run.count > 0) return run;
@@ -186,7 +207,8 @@ PageRun RunIndex::best_fit(PageCount pages) const {
   return {};
 }
 
-PageRun RunIndex::longest() const {
+PageRun RunIndex::longest() {
+  settle();
   for (std::size_t c = classes_.size(); c-- > 0;) {
     const PageCount longest_of_class = (PageCount{2} << c) - 1;
     if (const PageRun run = choose(c, 1, longest_of_class, std::greater{}); run.count > 0) {
@@ -204,6 +226,9 @@ std::vector<PageRun> RunIndex::runs() const {
       const std::int64_t head = word * kWordPages + std::countr_zero(heads);
       result.push_back(run_at(static_cast<std::int32_t>(head)));
     }
+  }
+  if (loose_.count > 0) {
+    result.insert(std::ranges::lower_bound(result, loose_.first, {}, &PageRun::first), loose_);
   }
   return result;
 }

@@ -10,7 +10,8 @@
 /// Inserting joins the neighbours. Every operation is O(log64 pages), but for the choice among runs
 /// of one class, which looks at kCandidates of them.
 ///
-/// A page chosen at random costs one miss here, and one more for the set of its run's class.
+/// A page chosen at random costs one miss here, and one more for the set of its run's class unless
+/// it is taken again at once.
 
 #include "bit_tree.hpp"
 
@@ -38,9 +39,9 @@ class RunIndex {
   [[nodiscard]] PageRun at(PageId page) const;
   /// The shortest run of at least `pages` pages among the candidates of the first class that has
   /// one, lowest address first; count 0 when there is none.
-  [[nodiscard]] PageRun best_fit(PageCount pages) const;
+  [[nodiscard]] PageRun best_fit(PageCount pages);
   /// The longest run among the candidates of the longest class; count 0 when the index is empty.
-  [[nodiscard]] PageRun longest() const;
+  [[nodiscard]] PageRun longest();
 
   /// All runs, ascending: O(runs).
   [[nodiscard]] std::vector<PageRun> runs() const;
@@ -62,6 +63,8 @@ class RunIndex {
   void mark_run(std::int32_t head, std::int32_t tail);
   void unmark_run(std::int32_t head, std::int32_t tail);
   void list(std::int32_t head, std::size_t size_class);
+  /// Marks and lists the loose run, if there is one.
+  void settle();
   [[nodiscard]] bool is_head(std::int32_t page) const;
   [[nodiscard]] bool is_tail(std::int32_t page) const;
   /// The last page of the run that starts at this one, and the first of the run that ends here.
@@ -82,6 +85,9 @@ class RunIndex {
   BitTree words_;                 // of ends_, those that have an end
   std::vector<BitTree> classes_;  // [log2 of the length], heads; made when first needed
   PageCount pages_{0};
+  // The run that came last, without free neighbours and as yet without marks: a page that is taken
+  // as soon as it was given costs no more than the look for its neighbours.
+  PageRun loose_{};
 };
 
 }  // namespace packstone
