@@ -2,7 +2,9 @@
 """packstone keeps an LLM server's KV cache packed.
 
 The manager, the allocator and the CPU attention of the C++ library. Arrays go in by NumPy or
-DLPack without copies and come out as NumPy arrays; nothing here needs a GPU. A shortage raises
+DLPack without copies and come out as NumPy arrays; nothing of that needs a GPU. A build with the
+CUDA half (`has_cuda`) also has TreeVerify, VerifyCall, merge_states and Compactor, which work on
+tensors of a CUDA device, in order of the stream that they are given. A shortage raises
 OutOfPages or OutOfSequences and consumed nothing; a mistake raises InvalidArgument, PageError,
 SequenceError or TreeError and changed nothing.
 
