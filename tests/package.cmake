@@ -67,6 +67,18 @@ endif()
 add_test(NAME embed_example COMMAND embed_example)
 set_tests_properties(embed_example PROPERTIES LABELS host
   PASS_REGULAR_EXPRESSION "copy 4 tokens of page [0-9]+ to [0-9]+\ntoken 500 goes to slot [0-9]+; 990 pages are left")
+# The same example as a project of its own against an install tree, as the README says.
+if(NOT PACKSTONE_SANITIZE)
+  add_test(NAME install_tree COMMAND ${CMAKE_COMMAND} --install ${PROJECT_BINARY_DIR}
+    --prefix ${CMAKE_CURRENT_BINARY_DIR}/install_tree --component library)
+  set_tests_properties(install_tree PROPERTIES LABELS package FIXTURES_SETUP install_tree)
+  add_test(NAME installed_example COMMAND ${CMAKE_CTEST_COMMAND}
+    --build-and-test ${PROJECT_SOURCE_DIR}/examples/consumer ${CMAKE_CURRENT_BINARY_DIR}/installed_example
+    --build-generator ${CMAKE_GENERATOR} --build-options -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
+    -DCMAKE_PREFIX_PATH=${CMAKE_CURRENT_BINARY_DIR}/install_tree --test-command consumer)
+  set_tests_properties(installed_example PROPERTIES LABELS package FIXTURES_REQUIRED install_tree
+    PASS_REGULAR_EXPRESSION "990 pages are left")
+endif()
 add_test(NAME quoted_example COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${PROJECT_SOURCE_DIR}/examples/embed.cpp
   "-DDOCUMENTS=${PROJECT_SOURCE_DIR}/docs/embedding.md;${PROJECT_SOURCE_DIR}/README.md"
   -P ${CMAKE_CURRENT_SOURCE_DIR}/quoted_example.cmake)
