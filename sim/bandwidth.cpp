@@ -73,12 +73,16 @@ const TransferFigure* transfer_of(const ProbeResult& result, const std::string& 
 double transfers_to_pay(const ProbeResult& result, const std::string& method) {
   const TransferFigure* before = transfer_of(result, "churned", method);
   const TransferFigure* after = transfer_of(result, "defragmented", method);
-  // A gain within the spread of the runs is no gain.
-  if (before == nullptr || after == nullptr || after->gbps.min <= before->gbps.max) return kNever;
+  if (before == nullptr || after == nullptr) return kNever;
   const double whole = static_cast<double>(result.tokens) *
                        static_cast<double>(result.spec.model.token_bytes()) *
                        static_cast<double>(result.layers);
   const double gain_us = whole * (1.0 / before->gbps.median - 1.0 / after->gbps.median) * 1e-3;
+  const auto half_spread_us = [&](const Spread& gbps) {
+    return whole * (1.0 / gbps.min - 1.0 / gbps.max) * 0.5e-3;
+  };
+  // A gain within the spread of the runs is no gain.
+  if (gain_us <= half_spread_us(before->gbps) + half_spread_us(after->gbps)) return kNever;
   return result.defrag->move_us / gain_us;
 }
 

@@ -10,6 +10,7 @@
 #include <sim/defrag.hpp>
 #include <sim/output.hpp>
 #include <sim/probe_case.hpp>
+#include <sim/report.hpp>
 #include <sim/workload.hpp>
 
 #include <cmath>
@@ -211,7 +212,7 @@ TEST(BreakEven, FollowsFromMoveTimeAndGain) {
   ProbeResult result = result_of(110.0, 100.0, 0.01);
   result.transfers = {{.placement = "churned",
                        .method = "to_host_batched",
-                       .gbps = {1.0, 0.9, 1.1},
+                       .gbps = {1.0, 0.95, 1.05},
                        .ceiling_gbps = 50},
                       {.placement = "defragmented",
                        .method = "to_host_batched",
@@ -227,6 +228,20 @@ TEST(BreakEven, FollowsFromMoveTimeAndGain) {
   EXPECT_TRUE(std::isinf(d.kernel_transfers));
   EXPECT_THAT(verdict(result), HasSubstr("pays after 3 steps"));
   EXPECT_THAT(verdict(result), HasSubstr("never by kernel"));
+}
+
+TEST(BreakEven, TransfersThatVaryMoreThanTheyGainNeverPay) {
+  ProbeResult result = result_of(110.0, 100.0, 0.01);
+  result.transfers = {{.placement = "churned",
+                       .method = "to_host_kernel",
+                       .gbps = {50.0, 45.0, 55.0},
+                       .ceiling_gbps = 55},
+                      {.placement = "defragmented",
+                       .method = "to_host_kernel",
+                       .gbps = {51.0, 46.0, 55.0},
+                       .ceiling_gbps = 55}};
+  settle(result);
+  EXPECT_TRUE(std::isinf(result.defrag->kernel_transfers));
 }
 
 TEST(BreakEven, AGainWithinTheSpreadOrALossNeverPays) {
@@ -321,6 +336,15 @@ TEST(BandwidthStudy, TheSummaryHasEveryFieldOfEveryFigure) {
     }
     // Only the live case empties granules.
     EXPECT_GT(run["defrag_cost"][1]["memory_given_back"]["bytes"].get<std::int64_t>(), 0);
+  }
+  // The page has the pool before and after, and the script's own copy of the figures.
+  const std::string page = report_html(study);
+  EXPECT_THAT(
+      page, HasSubstr("\"maps\":[{\"name\":\"kimi-k2, 2 x 2000 tokens, 8 heads, 3 query tokens\""));
+  EXPECT_THAT(page, HasSubstr("\"measured_on\":\"a test\""));
+  for (const ProbeResult& result : study.results.front().probes) {
+    EXPECT_EQ(result.map_before.size(), 2U * 240U);
+    EXPECT_NE(result.map_before, result.map_after);
   }
   const std::string table = result_table(study);
   for (const char* word : {"measured-gpu", "kimi-k2:2,8,3,2000", "glm-5-fp8:live,8,1", "churned",
