@@ -191,6 +191,7 @@ std::optional<std::vector<SeqId>> place_sequences(KvManager& kv, std::vector<Seq
     read.push_back(seq);
   }
   std::vector<Growth> growth;
+  growth.reserve(read.size());
   for (const SeqId seq : read) growth.push_back({seq, prompt});
   for (TokenCount at = prompt; at < length; ++at) {
     for (Growth& each : growth) each.length = at + 1;
