@@ -7,11 +7,12 @@
 /// ## Schedule
 /// A *segment* is a block of rows (node, head) of one sequence over all of the sequence's tokens,
 /// counted in *tiles*. Segments of all sequences laid end to end are one line of tiles, which is
-/// cut into equal shares, one a block ("Stream-K", Osama et al., 2023), so that blocks end together
-/// whatever the lengths. A segment that falls to several blocks leaves a partial result at each and
-/// is merged afterwards. A block can hold at most two partials, so that the scratch depends on the
-/// number of blocks alone. With fixed pieces (VerifyPlanOptions::splits, batch_invariant) shares
-/// are rounded to piece boundaries, and each piece of a cut segment leaves a partial.
+/// cut into shares of equal cost, one a block ("Stream-K", Osama et al., 2023), so that blocks end
+/// together whatever the lengths. A tile costs less where a segment has few rows. A segment that
+/// falls to several blocks leaves a partial result at each and is merged afterwards. A block can
+/// hold at most two partials, so that the scratch depends on the number of blocks alone. With fixed
+/// pieces (VerifyPlanOptions::splits, batch_invariant) shares are rounded to piece boundaries, and
+/// each piece of a cut segment leaves a partial.
 
 #include <packstone/kv_layout.hpp>
 #include <packstone/verify_params.hpp>
@@ -30,19 +31,12 @@ struct MlaPolicy {
   KvType type;
   MlaShape shape;
 
-  static constexpr std::int32_t kMathThreads = 256;
-  static constexpr std::int32_t kCopyWarps = 4;  ///< besides, for few rows
-  static constexpr std::int32_t kTile = 16;      ///< tokens: one step of the second product
-  static constexpr std::int32_t kSlices = 4;     ///< pieces of the head dimension, one a warp
+  static constexpr std::int32_t kThreads = 256;  ///< of a block: eight warps with all registers
+  [[nodiscard]] static constexpr std::int32_t threads() { return kThreads; }
 
   [[nodiscard]] constexpr bool few() const { return shape == MlaShape::few_rows; }
   [[nodiscard]] constexpr bool eight_bit() const {
     return type == KvType::e4m3 || type == KvType::e4m3_tile;
-  }
-  /// Many rows take all registers for 8 warps, which copy as well; few leave room for warps that do
-  /// nothing else.
-  [[nodiscard]] constexpr std::int32_t threads() const {
-    return kMathThreads + (few() ? 32 * kCopyWarps : 0);
   }
   /// Tokens of a tile: a stage of the ring.
   [[nodiscard]] constexpr std::int32_t tile() const { return few() ? 16 : 32; }
@@ -58,13 +52,16 @@ struct MlaPolicy {
   /// Tiles in the ring: what 101,376 bytes leave room for, at most 8.
   [[nodiscard]] constexpr std::int32_t stages() const {
     if (few()) return eight_bit() ? 8 : 5;
-    return !eight_bit() ? 2 : (type == KvType::e4m3 ? 4 : 3);
+    return type == KvType::e4m3 ? 4 : 2;
   }
   [[nodiscard]] constexpr std::int32_t ring_bytes() const { return stages() * stage_bytes(); }
-  /// Partial scores in exchange between the warps.
-  [[nodiscard]] constexpr std::int32_t exchange_bytes() const { return few() ? 4096 : 16384; }
-  /// Barriers, cursors, and places of rows to come.
-  [[nodiscard]] constexpr std::int32_t small_bytes() const { return few() ? 3840 : 7424; }
+  /// Partial scores in exchange between the warps; none where they lie in the ring.
+  [[nodiscard]] constexpr std::int32_t exchange_bytes() const {
+    if (few() && !eight_bit()) return 0;
+    return kThreads / 32 * 64 * tile();
+  }
+  /// Barriers, cursors, masks, and places of rows to come.
+  [[nodiscard]] static constexpr std::int32_t small_bytes() { return 7488; }
   [[nodiscard]] constexpr std::int32_t shared_bytes() const {
     return ring_bytes() + exchange_bytes() + small_bytes();
   }
@@ -73,7 +70,10 @@ struct MlaPolicy {
 /// Per-block limit of compute capability 12.0, which is also within those of 8.0 (166,912), 8.9 and
 /// 9.0 (232,448).
 inline constexpr std::int32_t kMlaSharedBytesMax = 101'376;
-static_assert(MlaPolicy{KvType::bf16, MlaShape::few_rows}.shared_bytes() == 101'376);
+static_assert(MlaPolicy{KvType::bf16, MlaShape::few_rows}.shared_bytes() <= kMlaSharedBytesMax);
+static_assert(MlaPolicy{KvType::e4m3_tile, MlaShape::few_rows}.shared_bytes() <=
+              kMlaSharedBytesMax);
+static_assert(MlaPolicy{KvType::e4m3, MlaShape::many_rows}.shared_bytes() <= kMlaSharedBytesMax);
 static_assert(MlaPolicy{KvType::bf16, MlaShape::many_rows}.shared_bytes() <= kMlaSharedBytesMax);
 static_assert(MlaPolicy{KvType::e4m3_tile, MlaShape::many_rows}.shared_bytes() <=
               kMlaSharedBytesMax);
@@ -81,18 +81,30 @@ static_assert(MlaPolicy{KvType::e4m3_tile, MlaShape::many_rows}.shared_bytes() <
 /// A segment that several blocks share: partial i of its `count` is at first + i * step, but
 /// partial 0 at `head`.
 struct MlaCut {
-  std::int32_t line;
-  std::int32_t segment;
+  std::int32_t token;  ///< first query token of the line
+  std::int32_t row;    ///< of the line: the segment's first
+  std::int32_t rows;   ///< of the line
   std::int32_t count;  ///< below 2: nothing to merge
-  std::int64_t head;
-  std::int64_t first;
-  std::int64_t step;
+  std::int32_t head;
+  std::int32_t first;
+  std::int32_t step;
+  std::int32_t unused;
+};
+
+/// Where a block's share of the line of tiles begins. The share ends where the next block's begins.
+struct MlaStart {
+  std::int64_t before;   ///< tiles of all shares before
+  std::int32_t line;     ///< any when there are no tiles left
+  std::int32_t segment;  ///< of the line
+  std::int32_t tile;     ///< of the segment
+  std::int32_t unused;
 };
 
 /// The schedule, written by the schedule kernel and read by the others.
 struct MlaSchedule {
-  std::int64_t*
-      tiles_before;  ///< [lines + 1] tiles of the segments of earlier lines, and the total
+  std::int64_t* tiles_before;   ///< [lines] tiles of earlier lines, where they are many
+  std::int64_t* cost_before;    ///< [lines] what those cost
+  MlaStart* starts;             ///< [workers + 1] the last is the end of the line
   std::int64_t* parts_before;   ///< [lines + 1] partials of earlier lines; only with fixed pieces
   std::int32_t* line_sequence;  ///< [lines] with sparse lists: sequence of a query token, or -1
   MlaCut* cuts;                 ///< [workers] cut segments, without fixed pieces
@@ -101,7 +113,7 @@ struct MlaSchedule {
   std::int32_t words_stride;    ///< words
   std::int32_t lines;    ///< sequences, or query tokens with sparse lists (each has its own tokens)
   std::int32_t workers;  ///< blocks
-  std::int32_t worker_tiles_min;  ///< a block's least share
+  std::int32_t worker_tiles_min;  ///< a block's least share, in tiles of full cost
   std::int32_t splits;            ///< > 0: pieces of a segment
   std::int32_t piece_tiles;       ///< > 0: tiles of a piece; both 0: shares cut anywhere
 };

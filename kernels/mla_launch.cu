@@ -37,13 +37,12 @@ std::int64_t rows_max(const VerifyParams& params, const VerifyPlanOptions& optio
   return std::max<std::int64_t>(1, nodes * params.heads);
 }
 
-/// Rows of a segment: those of the largest line in equal blocks, which spares the kernel products
-/// of rows that do not exist.
+/// Rows of a segment: what a block has room for, or fewer where no line has as many. What is left
+/// of a line costs less (see `last_cost`), so equal blocks would gain nothing.
 std::int32_t rows_of(const VerifyParams& params, const VerifyPlanOptions& options,
                      const MlaPolicy& policy) {
-  const std::int64_t rows = rows_max(params, options);
-  const std::int64_t blocks = divide_up(rows, policy.rows());
-  return static_cast<std::int32_t>(divide_up(divide_up(rows, blocks), 8) * 8);
+  const std::int64_t rows = divide_up(rows_max(params, options), 8) * 8;
+  return static_cast<std::int32_t>(std::min<std::int64_t>(rows, policy.rows()));
 }
 
 /// Everything but pointers, from static values alone.
@@ -100,6 +99,8 @@ Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
   layout.parts_max = parts_max_of(schedule, segments_max, tiles_max);
   const std::int64_t partial_rows = layout.parts_max * args.rows;
   schedule.tiles_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
+  schedule.cost_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
+  schedule.starts = take<MlaStart>(&layout.bytes, schedule.workers + 1);
   schedule.parts_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
   schedule.line_sequence = take<std::int32_t>(&layout.bytes, sparse ? lines_max : 0);
   schedule.cuts = take<MlaCut>(&layout.bytes, schedule.workers);
@@ -203,6 +204,8 @@ void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
   const bool parents =
       params.mask.kind == MaskKind::parents && params.tail_place != TailPlace::none;
   move_base(&schedule.tiles_before, workspace);
+  move_base(&schedule.cost_before, workspace);
+  move_base(&schedule.starts, workspace);
   move_base(&schedule.parts_before, workspace);
   move_base(&schedule.line_sequence, workspace);
   move_base(&schedule.cuts, workspace);
@@ -217,11 +220,12 @@ void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
   // book of devices.
   PACKSTONE_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  PACKSTONE_CUDA_CHECK(launch_mla_schedule(args, stream));
   const bool overlaps = device.compute_capability >= 90;
+  PACKSTONE_CUDA_CHECK(launch_after(mla_schedule_kernel(), mla_schedule_grid(args),
+                                    kMlaScheduleThreads, 0, args, overlaps, stream));
   PACKSTONE_CUDA_CHECK(launch_after(kernel, dim3(static_cast<unsigned>(layout.blocks)),
-                                    static_cast<unsigned>(layout.policy.threads()), shared_bytes,
-                                    args, overlaps, stream));
+                                    unsigned{MlaPolicy::kThreads}, shared_bytes, args, overlaps,
+                                    stream));
   const dim3 merge = mla_combine_grid(args, layout.parts_max);
   if (merge.x == 0) return;
   PACKSTONE_CUDA_CHECK(

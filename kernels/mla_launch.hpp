@@ -51,8 +51,10 @@ const void* mla_kernel(MlaShape shape);
 /// The kernel of a policy.
 const void* mla_kernel_of(const MlaPolicy& policy);
 
-/// Enqueues the schedule.
-cudaError_t launch_mla_schedule(const MlaArgs& args, cudaStream_t stream);
+/// The schedule: its kernel, and its grid.
+inline constexpr unsigned kMlaScheduleThreads = 1024;
+const void* mla_schedule_kernel();
+dim3 mla_schedule_grid(const MlaArgs& args);
 /// The merge of partials: its kernel, and its grid, of which x = 0 means that there is none.
 inline constexpr unsigned kMlaCombineThreads = 512;
 const void* mla_combine_kernel();

@@ -95,37 +95,20 @@ struct Cursor {
   }
 };
 
-/// A cursor at tile `at`, for a share that ends at `end`; the whole warp works on it.
-__device__ inline Cursor place_cursor(const MlaArgs& args, std::int64_t at, std::int64_t end,
-                                      std::int32_t rows, std::int32_t tile_tokens) {
-  Cursor cursor;
-  cursor.remaining = end - at;
-  cursor.index = find_line(args.schedule.tiles_before, args.schedule.lines, at);
-  cursor.line = load_line(args, cursor.index, rows, tile_tokens);
-  const std::int64_t local = at - args.schedule.tiles_before[cursor.index];
-  cursor.segment = static_cast<std::int32_t>(local / cursor.line.tiles);
-  cursor.tile = static_cast<std::int32_t>(local % cursor.line.tiles);
-  return cursor;
+/// What a tile costs with so many rows, in eighths: without rows, a group of 16 only copies.
+__device__ inline std::int32_t tile_cost(std::int32_t rows) {
+  constexpr std::uint32_t kCosts = 0x8877;  // a digit each for one to four groups
+  const std::int32_t groups = (rows + 15) / 16;
+  return static_cast<std::int32_t>(kCosts >> (4 * (groups - 1)) & 15U);
 }
-
-/// Rounds a cut of the line of tiles up to the next start of a piece.
-__device__ inline std::int64_t align_to_piece(const MlaArgs& args, std::int64_t at,
-                                              std::int64_t total, std::int32_t rows,
-                                              std::int32_t tile_tokens) {
-  if (at >= total || !mla_has_fixed_pieces(args.schedule)) return min(at, total);
-  const std::int32_t index = find_line(args.schedule.tiles_before, args.schedule.lines, at);
-  const Line line = load_line(args, index, rows, tile_tokens);
-  const std::int64_t local = at - args.schedule.tiles_before[index];
-  const auto tile = static_cast<std::int32_t>(local % line.tiles);
-  const std::int32_t piece = piece_tiles_of(args.schedule, line.tiles);
-  const std::int32_t aligned = min((tile + piece - 1) / piece * piece, line.tiles);
-  return at + (aligned - tile);
+/// Of a tile of the line's last segment; the others have all rows.
+__device__ inline std::int32_t last_cost(const MlaArgs& args, const Line& line) {
+  return tile_cost(line.nodes * args.params.heads - (line.segments - 1) * args.rows);
 }
-
-/// Tiles of a worker's share.
-__device__ inline std::int64_t share_of(const MlaSchedule& schedule, std::int64_t total) {
-  const std::int64_t share = (total + schedule.workers - 1) / schedule.workers;
-  return max(share, static_cast<std::int64_t>(schedule.worker_tiles_min));
+__device__ inline std::int64_t line_cost(const MlaArgs& args, const Line& line) {
+  if (line.segments == 0) return 0;
+  return static_cast<std::int64_t>(line.tiles) *
+         ((line.segments - 1) * tile_cost(args.rows) + last_cost(args, line));
 }
 
 /// A token's row before its table entry has arrived: kept in two registers over one step of the

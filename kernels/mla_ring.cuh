@@ -68,6 +68,15 @@ __device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes
                : "memory");
 }
 
+/// True in one lane of a whole warp; what follows is known to be one lane's work, so its operands
+/// go to uniform registers without a loop over lanes.
+__device__ inline bool elect_lane() {
+  std::uint32_t elected;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, one;\n}"
+               : "=r"(elected));
+  return elected != 0;
+}
+
 /// The `.shared::cta` spelling: the other one costs a call on compute capability 12.0.
 __device__ inline void bulk_copy(std::uint32_t shared, const void* global, std::uint32_t bytes,
                                  std::uint32_t barrier) {
@@ -125,43 +134,68 @@ __device__ RowPlace place_of(const MlaArgs& args, const PendingRow& row) {
                                   : nullptr};
 }
 
-/// Copies rows `first` to `first` + count - 1 of a tile into a stage, lane i having the place of
-/// row `first` + i. The whole warp calls. `barrier` completes when all rows of the tile are there.
+/// Stores the places of the warp's rows to come; `slot` is the lane's own.
+__device__ inline void store_place(std::uint32_t slot, const RowPlace& place) {
+  asm volatile("st.shared.v2.u64 [%0], {%1,%2};" ::"r"(slot), "l"(place.latent), "l"(place.rope)
+               : "memory");
+}
+__device__ inline const char* load_place(std::uint32_t slot) {
+  const char* place;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(place) : "r"(slot) : "memory");
+  return place;
+}
+
+/// Copies rows `first` to `first` + count - 1 of a tile into a stage, whose places are at `places`
+/// one after the other. The whole warp calls. `barrier` completes when all rows of the tile are
+/// there. One lane issues all copies: with a lane for each, they would be issued one by one in a
+/// loop, tens of cycles each.
 template <KvType type, std::uint32_t count>
-__device__ void copy_rows(const MlaArgs& args, const RowPlace& place, std::uint32_t first,
+__device__ void copy_rows(const MlaArgs& args, std::uint32_t places, std::uint32_t first,
                           std::uint32_t stage, std::uint32_t barrier) {
   constexpr auto kPitch = static_cast<std::uint32_t>(MlaPolicy{type, MlaShape::few_rows}.pitch());
   constexpr auto kLatent = static_cast<std::uint32_t>(mla_latent_bytes(type));
+  constexpr auto kPlace = static_cast<std::uint32_t>(sizeof(RowPlace));
   const auto rope_bytes =
       static_cast<std::uint32_t>(args.params.rope_dim == 0 ? 0 : mla_rope_bytes(type));
-  const std::uint32_t lane = threadIdx.x & 31U;
+  const std::uint32_t to = stage + first * kPitch;
   if constexpr (kBulkCopy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (lane == 0) barrier_expect(barrier, count * (kLatent + rope_bytes));
-    __syncwarp();
-    if (lane < count) {
-      const std::uint32_t to = stage + (first + lane) * kPitch;
-      bulk_copy(to, place.latent, args.rope_apart ? kLatent : kLatent + rope_bytes, barrier);
-      if (args.rope_apart) bulk_copy(to + kLatent, place.rope, rope_bytes, barrier);
+    constexpr std::uint32_t kTogether = 2;  // loads of places
+    static_assert(count % kTogether == 0);
+    const std::uint32_t bytes = args.rope_apart ? kLatent : kLatent + rope_bytes;
+    if (elect_lane()) {
+      barrier_expect(barrier, count * (kLatent + rope_bytes));
+#pragma unroll
+      for (std::uint32_t i = 0; i < count; i += kTogether) {
+        const char* from[kTogether];
+#pragma unroll
+        for (std::uint32_t j = 0; j < kTogether; ++j)
+          from[j] = load_place(places + kPlace * (i + j));
+#pragma unroll
+        for (std::uint32_t j = 0; j < kTogether; ++j)
+          bulk_copy(to + (i + j) * kPitch, from[j], bytes, barrier);
+      }
+      if (args.rope_apart) {
+        for (std::uint32_t i = 0; i < count; ++i) {
+          bulk_copy(to + i * kPitch + kLatent, load_place(places + kPlace * i + 8U), rope_bytes,
+                    barrier);
+        }
+      }
     }
     __syncwarp();
 #endif
   } else {
-    const char* latent = place.latent;
-    const std::int64_t shift = args.rope_apart ? place.rope - (latent + kLatent) : 0;
+    const std::uint32_t lane = threadIdx.x & 31U;
 #pragma unroll
     for (std::uint32_t i = 0; i < count; ++i) {
-      const auto from = reinterpret_cast<const char*>(
-          __shfl_sync(0xFFFFFFFFU, reinterpret_cast<std::uint64_t>(latent), static_cast<int>(i)));
-      const std::int64_t rope_shift =
-          args.rope_apart ? __shfl_sync(0xFFFFFFFFU, shift, static_cast<int>(i)) : 0;
-      const std::uint32_t to = stage + (first + i) * kPitch;
+      const char* from = load_place(places + kPlace * i);
+      const char* rope = args.rope_apart ? load_place(places + kPlace * i + 8U) : from + kLatent;
 #pragma unroll
       for (std::uint32_t begin = 0; begin < kPitch; begin += 512) {
         const std::uint32_t at = begin + 16 * lane;
         if (at >= kLatent + rope_bytes) continue;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at),
-                     "l"(from + at + (at >= kLatent ? rope_shift : 0))
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * kPitch + at),
+                     "l"(at >= kLatent ? rope + (at - kLatent) : from + at)
                      : "memory");
       }
     }

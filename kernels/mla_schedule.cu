@@ -10,31 +10,44 @@ namespace {
 using mla::Line;
 using mla::load_line;
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = kMlaScheduleThreads;
 constexpr int kWarps = kThreads / 32;
+static_assert(kWarps == 32);  // one a lane
+
+/// Sum over the lanes up to this one.
+__device__ std::int64_t scan_warp(std::int64_t value) {
+  const unsigned lane = threadIdx.x & 31U;
+  for (unsigned step = 1; step < 32; step *= 2) {
+    const std::int64_t other = __shfl_up_sync(0xFFFFFFFFU, value, step);
+    if (lane >= step) value += other;
+  }
+  return value;
+}
 
 /// Sum over the threads before this one; `total` gets the sum over all. Two barriers.
-__device__ std::int64_t scan_block(std::int64_t value, std::int64_t (&warp_sums)[kWarps],
-                                   std::int64_t* total) {
+__device__ std::int64_t scan_block(std::int64_t value, std::int64_t* total) {
+  __shared__ std::int64_t warp_sums[kWarps];
   const unsigned lane = threadIdx.x & 31U;
   const unsigned warp = threadIdx.x >> 5U;
-  std::int64_t sum = value;
-  for (unsigned step = 1; step < 32; step *= 2) {
-    const std::int64_t other = __shfl_up_sync(0xFFFFFFFFU, sum, step);
-    if (lane >= step) sum += other;
-  }
+  const std::int64_t sum = scan_warp(value);
   if (lane == 31) warp_sums[warp] = sum;
   __syncthreads();
-  std::int64_t before = 0;
-  std::int64_t all = 0;
-  for (unsigned w = 0; w < kWarps; ++w) {
-    if (w < warp) before += warp_sums[w];
-    all += warp_sums[w];
-  }
+  const std::int64_t own = warp_sums[lane];
+  const std::int64_t sums = scan_warp(own);
+  const std::int64_t before = __shfl_sync(0xFFFFFFFFU, sums - own, static_cast<int>(warp));
+  *total = __shfl_sync(0xFFFFFFFFU, sums, 31);
   __syncthreads();
-  *total = all;
   return before + sum - value;
 }
+
+/// What earlier lines have and cost: in shared memory where it fits, else where the schedule keeps
+/// it.
+struct Before {
+  const std::int64_t* tiles;
+  const std::int64_t* cost;
+  std::int64_t tiles_total;
+  std::int64_t cost_total;
+};
 
 /// Which sequence each query token belongs to; -1 for those behind the last.
 __device__ void find_sequences(const MlaArgs& args) {
@@ -55,46 +68,61 @@ __device__ void find_sequences(const MlaArgs& args) {
   __syncthreads();
 }
 
-__device__ void lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
-  __shared__ std::int64_t warp_sums[kWarps];
+__device__ Before lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
+  __shared__ std::int64_t tiles_near[kThreads];
+  __shared__ std::int64_t cost_near[kThreads];
   const MlaSchedule& schedule = args.schedule;
   if (args.params.sparse.entries != nullptr) find_sequences(args);
   std::int64_t tiles_base = 0;
+  std::int64_t cost_base = 0;
   std::int64_t parts_base = 0;
   const bool fixed = mla_has_fixed_pieces(schedule);
+  const bool near = schedule.lines <= kThreads;
   for (int first = 0; first < schedule.lines; first += kThreads) {
     const int index = first + static_cast<int>(threadIdx.x);
+    const bool exists = index < schedule.lines;
     std::int64_t tiles = 0;
+    std::int64_t cost = 0;
     std::int64_t parts = 0;
-    if (index < schedule.lines) {
+    if (exists) {
       const Line line = load_line(args, index, rows, tile_tokens);
       tiles = static_cast<std::int64_t>(line.segments) * line.tiles;
+      cost = mla::line_cost(args, line);
       const int piece = mla::piece_tiles_of(schedule, line.tiles);
       const int pieces = (line.tiles + piece - 1) / piece;
       parts = pieces > 1 ? static_cast<std::int64_t>(line.segments) * pieces : 0;
     }
     std::int64_t total = 0;
-    const std::int64_t tiles_before = tiles_base + scan_block(tiles, warp_sums, &total);
+    const std::int64_t tiles_before = tiles_base + scan_block(tiles, &total);
     tiles_base += total;
-    if (index < schedule.lines) schedule.tiles_before[index] = tiles_before;
+    const std::int64_t cost_before = cost_base + scan_block(cost, &total);
+    cost_base += total;
+    if (near) {
+      tiles_near[threadIdx.x] = tiles_before;
+      cost_near[threadIdx.x] = cost_before;
+    } else if (exists) {
+      schedule.tiles_before[index] = tiles_before;
+      schedule.cost_before[index] = cost_before;
+    }
     if (fixed) {
-      const std::int64_t parts_before = parts_base + scan_block(parts, warp_sums, &total);
+      const std::int64_t parts_before = parts_base + scan_block(parts, &total);
       parts_base += total;
-      if (index < schedule.lines) schedule.parts_before[index] = parts_before;
+      if (exists) schedule.parts_before[index] = parts_before;
     }
   }
-  if (threadIdx.x != 0) return;
-  schedule.tiles_before[schedule.lines] = tiles_base;
-  if (fixed) schedule.parts_before[schedule.lines] = parts_base;
+  if (fixed && threadIdx.x == 0) schedule.parts_before[schedule.lines] = parts_base;
+  __syncthreads();
+  return {near ? tiles_near : schedule.tiles_before, near ? cost_near : schedule.cost_before,
+          tiles_base, cost_base};
 }
 
-/// The last line that begins at or before tile `at`.
-__device__ std::int32_t find_line_alone(const MlaSchedule& schedule, std::int64_t at) {
+/// The last line that begins at or before cost `at`.
+__device__ std::int32_t find_line_alone(const Before& before, std::int32_t lines, std::int64_t at) {
   std::int32_t low = 0;
-  std::int32_t high = schedule.lines;
+  std::int32_t high = lines;
   while (high - low > 1) {
     const std::int32_t middle = low + (high - low) / 2;
-    if (schedule.tiles_before[middle] <= at) {
+    if (before.cost[middle] <= at) {
       low = middle;
     } else {
       high = middle;
@@ -103,40 +131,91 @@ __device__ std::int32_t find_line_alone(const MlaSchedule& schedule, std::int64_
   return low;
 }
 
-/// The segment that begins in the share of worker `id` and ends in another's.
-__device__ MlaCut cut_of(const MlaArgs& args, std::int64_t id, int rows, int tile_tokens) {
+/// Cost of a worker's share.
+__device__ std::int64_t share_of(const MlaArgs& args, std::int64_t total) {
   const MlaSchedule& schedule = args.schedule;
-  MlaCut cut{};
-  const std::int64_t total = schedule.tiles_before[schedule.lines];
-  const std::int64_t share = mla::share_of(schedule, total);
-  const std::int64_t end = (id + 1) * share;
-  if (end >= total) return cut;
-  cut.line = find_line_alone(schedule, end);
-  const Line line = load_line(args, cut.line, rows, tile_tokens);
-  const std::int64_t local = end - schedule.tiles_before[cut.line];
-  cut.segment = static_cast<std::int32_t>(local / line.tiles);
-  const std::int64_t tile = local % line.tiles;
-  // A segment that starts just here is not cut; one that began before this share belongs to an
-  // earlier worker.
-  if (tile == 0 || tile > share) return cut;
-  cut.count = static_cast<std::int32_t>((end - tile + line.tiles - 1) / share - id) + 1;
-  cut.head = 2 * id + 1;
-  cut.first = 2 * id;
-  cut.step = 2;
+  const std::int64_t least =
+      static_cast<std::int64_t>(schedule.worker_tiles_min) * mla::tile_cost(args.rows);
+  return max((total + schedule.workers - 1) / schedule.workers, least);
+}
+
+/// A cut of the line of tiles, and the segment that it cuts.
+struct Cut {
+  MlaStart start;
+  std::int32_t line_tiles;  ///< of the segment
+  std::int32_t token;       ///< first query token of the line
+  std::int32_t rows;        ///< of the line
+  std::int64_t last_tile;   ///< cost before the segment's last tile
+};
+
+/// The first tile, or with fixed pieces the first of a piece, that begins at cost `at` or later.
+__device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at, int rows,
+                      int tile_tokens) {
+  const MlaSchedule& schedule = args.schedule;
+  if (at >= before.cost_total) return {{before.tiles_total, schedule.lines, 0, 0, 0}, 0, 0, 0, 0};
+  std::int32_t index = find_line_alone(before, schedule.lines, at);
+  const Line line = load_line(args, index, rows, tile_tokens);
+  const std::int64_t local = at - before.cost[index];
+  const std::int32_t full_cost = mla::tile_cost(args.rows);
+  const std::int64_t full = static_cast<std::int64_t>(line.tiles) * full_cost;
+  auto segment =
+      static_cast<std::int32_t>(min(local / full, static_cast<std::int64_t>(line.segments - 1)));
+  const std::int32_t cost = segment == line.segments - 1 ? mla::last_cost(args, line) : full_cost;
+  const auto in_segment = static_cast<std::int32_t>(local - segment * full);
+  std::int32_t tile = (in_segment + cost - 1) / cost;
+  if (mla_has_fixed_pieces(schedule)) {
+    const std::int32_t piece = mla::piece_tiles_of(schedule, line.tiles);
+    tile = min((tile + piece - 1) / piece * piece, line.tiles);
+  }
+  Cut cut{{before.tiles[index] + static_cast<std::int64_t>(segment) * line.tiles + tile, index,
+           segment, tile, 0},
+          line.tiles,
+          line.query + line.node,
+          line.nodes * args.params.heads,
+          at - in_segment + static_cast<std::int64_t>(line.tiles - 1) * cost};
+  if (tile == line.tiles) {
+    tile = 0;
+    if (++segment == line.segments) {
+      segment = 0;
+      do {
+        ++index;
+      } while (index + 1 < schedule.lines && before.tiles[index] == before.tiles[index + 1]);
+    }
+    cut.start.line = index;
+    cut.start.segment = segment;
+    cut.start.tile = tile;
+  }
   return cut;
 }
 
-/// Lists the segments that shares cut, in order.
-__device__ void list_cuts(const MlaArgs& args, int rows, int tile_tokens) {
-  __shared__ std::int64_t warp_sums[kWarps];
+/// Cuts the line of tiles into shares, and lists the segments that are cut, in order.
+__device__ void cut_line(const MlaArgs& args, const Before& before, int rows, int tile_tokens) {
   const MlaSchedule& schedule = args.schedule;
+  const std::int64_t share = share_of(args, before.cost_total);
   std::int64_t base = 0;
   for (int first = 0; first < schedule.workers; first += kThreads) {
     const int id = first + static_cast<int>(threadIdx.x);
     MlaCut cut{};
-    if (id < schedule.workers) cut = cut_of(args, id, rows, tile_tokens);
+    if (id < schedule.workers) {
+      const Cut begin = cut_at(args, before, id * share, rows, tile_tokens);
+      const Cut end = cut_at(args, before, (id + 1) * share, rows, tile_tokens);
+      schedule.starts[id] = begin.start;
+      if (id == schedule.workers - 1) schedule.starts[id + 1] = end.start;
+      // The segment that begins in this share and ends in another's. One that starts just at the
+      // cut is not cut; one that began before this share belongs to an earlier worker.
+      if (end.start.tile != 0 && end.start.before - end.start.tile >= begin.start.before) {
+        cut.token = end.token;
+        cut.row = end.start.segment * rows;
+        cut.rows = end.rows;
+        cut.count = static_cast<std::int32_t>(end.last_tile / share) - id + 1;
+        cut.head = 2 * id + 1;
+        cut.first = 2 * id;
+        cut.step = 2;
+      }
+    }
+    if (mla_has_fixed_pieces(schedule)) continue;
     std::int64_t total = 0;
-    const std::int64_t place = base + scan_block(cut.count > 1 ? 1 : 0, warp_sums, &total);
+    const std::int64_t place = base + scan_block(cut.count > 1 ? 1 : 0, &total);
     base += total;
     if (cut.count > 1) schedule.cuts[place] = cut;
   }
@@ -174,13 +253,13 @@ __device__ void make_words(const MlaArgs& args, int block, int blocks) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    schedule_kernel(const __grid_constant__ MlaArgs args, int rows, int tile_tokens) {
+__global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ MlaArgs args) {
+  const int rows = args.rows;
+  const int tile_tokens = args.tile;
   mla::let_next_kernel_start();
+  mla::wait_for_kernel_before();
   if (blockIdx.x == 0) {
-    lay_lines(args, rows, tile_tokens);
-    __syncthreads();
-    if (!mla_has_fixed_pieces(args.schedule)) list_cuts(args, rows, tile_tokens);
+    cut_line(args, lay_lines(args, rows, tile_tokens), rows, tile_tokens);
   } else {
     make_words(args, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
   }
@@ -188,13 +267,16 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t launch_mla_schedule(const MlaArgs& args, cudaStream_t stream) {
+const void* mla_schedule_kernel() {
+  return reinterpret_cast<const void*>(&schedule_kernel);
+}
+
+dim3 mla_schedule_grid(const MlaArgs& args) {
   constexpr int kWordBlocksMax = 512;
   const int batch = args.params.batch;
   const int word_blocks =
       args.schedule.words == nullptr ? 0 : (batch < kWordBlocksMax ? batch : kWordBlocksMax);
-  schedule_kernel<<<1 + word_blocks, kThreads, 0, stream>>>(args, args.rows, args.tile);
-  return cudaGetLastError();
+  return dim3(1U + static_cast<unsigned>(word_blocks));
 }
 
 }  // namespace packstone::kernels

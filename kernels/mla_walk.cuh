@@ -16,20 +16,22 @@ namespace packstone::kernels::mla {
 
 /// Places in the part of shared memory behind the ring and the exchange buffers, in bytes.
 struct SmallMap {
-  static constexpr std::uint32_t kFull = 0;       ///< [8] barriers: the stage is filled
-  static constexpr std::uint32_t kEmpty = 64;     ///< [8] barriers: the stage is read
-  static constexpr std::uint32_t kBad = 128;      ///< tokens of a tile that are not finite
-  static constexpr std::uint32_t kTiles = 132;    ///< tiles of the share
-  static constexpr std::uint32_t kCursors = 136;  ///< [12] cursors: one a warp, then the copies'
-  static constexpr std::uint32_t kCursorBytes = 72;
-  static constexpr std::uint32_t kSeen = 1024;  ///< [256] pairs of words: tokens that rows see
-  static constexpr std::uint32_t kFewEnd = kSeen + 8 * MlaPolicy::kMathThreads;
-  static constexpr std::uint32_t kPlaces = kFewEnd;  ///< many rows: [8][32] places of rows to come
-  static constexpr std::uint32_t kManyEnd = kPlaces + 8 * 32 * 16;
+  static constexpr std::uint32_t kFull = 0;    ///< [8] barriers: the stage is filled
+  static constexpr std::uint32_t kEmpty = 64;  ///< [8] barriers, many rows: the stage is read
+  static constexpr std::uint32_t kIssued =
+      64;                                     ///< [8] few rows: tile that the stage is filled with
+  static constexpr std::uint32_t kBad = 128;  ///< [4] tokens of a tile that are not finite
+  static constexpr std::uint32_t kTiles = 144;       ///< tiles of the share
+  static constexpr std::uint32_t kCursors = 152;     ///< [16] cursors: one a warp, then the copies'
+  static constexpr std::uint32_t kCursorBytes = 72;  ///< with the limits of a piece
+  static constexpr std::uint32_t kSeen = 1344;       ///< [256] pairs of words: tokens that rows see
+  static constexpr std::uint32_t kPlaces =
+      kSeen + 8 * MlaPolicy::kThreads;  ///< [8][32] places of the warps' rows to come
+  static constexpr std::uint32_t kEnd = kPlaces + 8 * 32 * 16;
 };
-static_assert(SmallMap::kFewEnd <= MlaPolicy{KvType::bf16, MlaShape::few_rows}.small_bytes());
-static_assert(SmallMap::kManyEnd <= MlaPolicy{KvType::bf16, MlaShape::many_rows}.small_bytes());
-static_assert(sizeof(Cursor) <= SmallMap::kCursorBytes);
+static_assert(SmallMap::kEnd == MlaPolicy::small_bytes());
+static_assert(sizeof(Cursor) == 64 && SmallMap::kCursorBytes == 72);
+static_assert(SmallMap::kCursors + 16 * SmallMap::kCursorBytes <= SmallMap::kSeen);
 
 template <KvType type, MlaShape shape>
 class Walk {
@@ -99,8 +101,9 @@ class Walk {
     return *reinterpret_cast<Cursor*>(small_memory() + SmallMap::kCursors +
                                       SmallMap::kCursorBytes * i);
   }
+  /// The warp's own: of the piece, and of the rows that it looks up next.
   __device__ Cursor& now() const { return cursor(warp()); }
-  __device__ static Cursor& ahead(std::uint32_t i = 0) { return cursor(8 + i); }
+  __device__ Cursor& ahead() const { return cursor(8 + warp()); }
 
   /// Tiles of the share.
   __device__ static std::uint32_t& tiles() {
@@ -115,34 +118,61 @@ class Walk {
     return tiles;
   }
 
-  /// A barrier of the warps that multiply.
-  __device__ static void sync_math() {
+  /// The pair's number, and the warp's half of the head dimension. The two are on different
+  /// schedulers, so that one pair alone has two of them.
+  __device__ std::uint32_t pair() const { return warp() >> 1U; }
+  __device__ std::uint32_t half() const { return warp() & 1U; }
+  /// A barrier of the pair.
+  __device__ void sync_pair() const {
+    asm volatile("bar.sync %0, 64;" ::"r"(1U + pair()) : "memory");
+  }
+  /// A barrier of those who read the same tile.
+  __device__ void sync_team() const {
     if constexpr (policy.few()) {
-      asm volatile("bar.sync 1, %0;" ::"n"(MlaPolicy::kMathThreads) : "memory");
+      sync_pair();
     } else {
       __syncthreads();
     }
+  }
+
+  /// Few rows: waits until copies of `tile` into its stage have begun. Only then does the parity of
+  /// the stage's barrier say whether they are done: who has not read the tiles before in that stage
+  /// cannot tell one phase from the next but one.
+  __device__ void wait_issued(std::uint32_t tile) const {
+    std::uint32_t issued;
+    do {
+      asm volatile("ld.volatile.shared.u32 %0, [%1];"
+                   : "=r"(issued)
+                   : "r"(small() + SmallMap::kIssued + 4U * (tile % kStages))
+                   : "memory");
+    } while (issued != tile);
+  }
+  __device__ void tell_issued(std::uint32_t tile) const {
+    asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(small() + SmallMap::kIssued +
+                                                          4U * (tile % kStages)),
+                 "r"(tile)
+                 : "memory");
   }
 
   /// Sets up barriers and cursors for the block's share; false when it has none.
   __device__ bool begin_share() {
     let_next_kernel_start();
     wait_for_kernel_before();
-    const MlaSchedule& schedule = args_.schedule;
-    const std::int64_t total = schedule.tiles_before[schedule.lines];
-    const std::int64_t share = share_of(schedule, total);
-    const std::int64_t id = blockIdx.x;
-    const std::int64_t begin = align_to_piece(args_, id * share, total, args_.rows, kTile);
-    const std::int64_t end = align_to_piece(args_, (id + 1) * share, total, args_.rows, kTile);
-    if (begin >= end) return false;
-    const Cursor start = place_cursor(args_, begin, end, args_.rows, kTile);
-    if (lane() == 0) now() = start;
+    const MlaStart at = args_.schedule.starts[blockIdx.x];
+    const std::int64_t end = args_.schedule.starts[blockIdx.x + 1].before;
+    if (at.before >= end) return false;
+    const Cursor start{load_line(args_, at.line, args_.rows, kTile), at.line, at.segment, at.tile,
+                       end - at.before};
+    if (lane() == 0) now() = ahead() = start;
     if (threadIdx.x == 0) {
-      if (!policy.few()) ahead() = start;
-      tiles() = static_cast<std::uint32_t>(end - begin);
+      tiles() = static_cast<std::uint32_t>(end - at.before);
       for (std::uint32_t i = 0; i < kStages; ++i) {
         barrier_init(full(i), copy_arrivals(policy.few() ? 2 : 8));
-        barrier_init(empty(i), MlaPolicy::kMathThreads / 32);
+        if (policy.few()) {
+          tell_issued(i);
+        } else {
+          barrier_init(empty(i), MlaPolicy::kThreads / 32);
+        }
       }
       fence_for_copies();
     }
@@ -150,20 +180,51 @@ class Walk {
     return true;
   }
 
-  /// Starts the loads that tell where rows `first` on of the next tile ahead are, lane i those of
-  /// row `first` + i, and steps ahead.
-  __device__ PendingRow find_rows(Cursor& at, std::int64_t steps, std::uint32_t first = 0,
-                                  std::uint32_t count = kTile) {
+  /// Of a tile a warp copies `kCopyRows` rows, from `copy_first` on; it looks up the rows of
+  /// `kBatch` of its tiles at once, which lie `kStep` apart.
+  static constexpr std::uint32_t kCopyRows = policy.few() ? kTile / 2 : kTile / 8;
+  static constexpr std::uint32_t kBatch = 32 / kCopyRows;
+  static constexpr std::uint32_t kStep = policy.few() ? 4 : 1;
+  __device__ std::uint32_t copy_first() const {
+    return kCopyRows * (policy.few() ? half() : warp());
+  }
+  /// Starts the loads that tell where the rows of the warp's next tiles are, `count` of them: lane
+  /// i those of row i % kCopyRows of the i / kCopyRows-th.
+  __device__ PendingRow find_rows(std::uint32_t count = kBatch) {
     PendingRow row{PendingRow::none, 0};
-    const std::uint32_t lane_now = lane();
-    if (lane_now < count) {
-      row = find_row(args_, at.line, at.tile * kTile + static_cast<std::int32_t>(first + lane_now));
+    Cursor& at = ahead();
+    const std::uint32_t own = lane() / kCopyRows;
+    const std::uint32_t first = copy_first() + lane() % kCopyRows;
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < count;) {
+      // All at once, unless the segment ends meanwhile.
+      const auto left = static_cast<std::int32_t>(kStep * (count - i));
+      const std::uint32_t end = at.tile + left < at.line.tiles ? count : i + 1;
+      if (own >= i && own < end) {
+        row = find_row(args_, at.line,
+                       (at.tile + static_cast<std::int32_t>(kStep * (own - i))) * kTile +
+                           static_cast<std::int32_t>(first));
+      }
+      __syncwarp();
+      if (lane() == 0) step_ahead(at, kStep * (end - i));
+      __syncwarp();
+      i = end;
     }
-    __syncwarp();
-    if (lane() == 0) step_ahead(at, steps);
-    __syncwarp();
     return row;
   }
+  __device__ void store_rows(const PendingRow& row) {
+    store_place(places() + 16U * lane(), place_of<type>(args_, row));
+    __syncwarp();
+  }
+  /// Copies the warp's rows of `tile`, whose places are the `i`-th of the batch.
+  __device__ void copy_own_rows(std::uint32_t tile, std::uint32_t i) {
+    copy_rows<type, kCopyRows>(args_, places() + 16U * kCopyRows * i, copy_first(), stage(tile),
+                               full(tile));
+  }
+  __device__ std::uint32_t places() const {
+    return small() + SmallMap::kPlaces + 512U * warp();
+  }
+
   __device__ void step_ahead(Cursor& at, std::int64_t steps) {
     if (at.tile + steps < at.line.tiles) {
       at.tile += static_cast<std::int32_t>(steps);
@@ -178,20 +239,31 @@ class Walk {
   /// piece.
   __device__ void start_piece() {
     const Cursor& at = now();
-    masked_from_ = args_.params.sparse.entries != nullptr ? 0 : at.line.prefix / kTile;
+    const std::int32_t masked_from =
+        args_.params.sparse.entries != nullptr ? 0 : at.line.prefix / kTile;
     tile_ = at.tile;  // which stays until the next piece
     const std::int32_t piece = piece_tiles_of(args_.schedule, at.line.tiles);
     const std::int32_t end = min((at.tile / piece + 1) * piece, at.line.tiles);
-    tile_end_ =
+    const auto last =
         static_cast<std::int32_t>(min(static_cast<std::int64_t>(end), at.tile + at.remaining));
+    if constexpr (kLimitsInMemory) {
+      if (lane() == 0) {
+        limit(0) = last;
+        limit(1) = masked_from;
+      }
+      __syncwarp();
+    } else {
+      tile_end_ = last;
+      masked_from_ = masked_from;
+    }
   }
   /// Steps `now()` past the piece; false when the share is done.
   __device__ bool next_piece() {
     __syncwarp();
     if (lane() == 0) {
       Cursor& at = now();
-      at.remaining -= tile_end_ - 1 - at.tile;
-      at.tile = tile_end_ - 1;
+      at.remaining -= tile_end() - 1 - at.tile;
+      at.tile = tile_end() - 1;
       at.advance(args_, args_.rows, kTile);
     }
     __syncwarp();
@@ -260,8 +332,20 @@ class Walk {
     return scale;
   }
 
+  /// Limits of the piece: its end, and the first tile of the segment that needs a mask. In shared
+  /// memory where registers do not reach.
+  static constexpr bool kLimitsInMemory = kTileScales && !policy.few();
+  __device__ std::int32_t volatile& limit(std::uint32_t i) const {
+    return reinterpret_cast<std::int32_t volatile*>(small_memory() + SmallMap::kCursors +
+                                                    SmallMap::kCursorBytes * warp() + 64U)[i];
+  }
+  __device__ std::int32_t tile_end() const {
+    return kLimitsInMemory ? limit(0) : tile_end_;
+  }
   /// Whether some row of the tile may not see some token of it.
-  __device__ bool masked(std::int32_t tile) const { return tile >= masked_from_; }
+  __device__ bool masked(std::int32_t tile) const {
+    return tile >= (kLimitsInMemory ? limit(1) : masked_from_);
+  }
   /// Tokens of the tile that a row of the segment sees, as bits.
   __device__ std::uint32_t seen(std::int32_t tile, std::int32_t row) const {
     const Cursor& at = now();
@@ -283,20 +367,11 @@ class Walk {
     return listed & visible_tokens(args_, at.line, node, first);
   }
 
-  /// Notes which tokens of the tile the lane's rows see, `first_row` and 8 after it, at bit `shift`
-  /// on: looked up while few registers are in use, and read by `seen_tokens` when many are.
-  __device__ void note_seen(std::int32_t tile, std::int32_t first_row, std::uint32_t shift) const {
+  /// Notes which tokens of the tile the lane's rows see, `first_row` and 8 after it: looked up
+  /// while few registers are in use, and read by `seen_tokens` when many are.
+  __device__ void note_seen(std::int32_t tile, std::int32_t first_row) const {
     auto* words = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kSeen) + 2 * thread_;
-    for (std::int32_t h = 0; h < 2; ++h) {
-      const std::uint32_t bits = seen(tile, first_row + 8 * h) << shift;
-      words[h] = shift == 0 ? bits : (words[h] & ((1U << shift) - 1U)) | bits;
-    }
-  }
-  /// Notes that there are no tokens from bit `shift` on.
-  __device__ void note_none(std::uint32_t shift) const {
-    auto* words = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kSeen) + 2 * thread_;
-    words[0] &= (1U << shift) - 1U;
-    words[1] &= (1U << shift) - 1U;
+    for (std::int32_t h = 0; h < 2; ++h) words[h] = seen(tile, first_row + 8 * h);
   }
   __device__ uint2 seen_tokens() const {
     uint2 words;
@@ -308,13 +383,14 @@ class Walk {
   }
   /// Scores of pairs of columns 8 n + 2 q and on, of row g (`h` 0) or g + 8: -inf where the row
   /// does not see the token, NaN where it sees one that is not finite.
-  __device__ void mask_row(float (&s)[4][4], int h, std::uint32_t seen_bits,
+  template <int count>
+  __device__ void mask_row(float (&s)[count][4], int h, std::uint32_t seen_bits,
                            std::uint32_t bad) const {
     const std::uint32_t quad = 2U * (lane() & 3U);
     seen_bits >>= quad;
     bad >>= quad;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < count; ++n) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float& score = s[n][2 * h + j];
@@ -327,12 +403,13 @@ class Walk {
   /// In a stage that not all rows see in full, zeroes the values of V that are not finite, because
   /// 0 * NaN would reach rows that do not attend them; `bad_tokens` are the tokens concerned until
   /// the next call.  Called after the stage has been filled and before anyone reads
-  /// it; all warps that multiply call.
+  /// it; all warps that read the stage call.
   __device__ void clean_stage(std::uint32_t tile) {
     constexpr std::uint32_t kPieces = kEightBit ? 33 : 64;  // with the four scales
-    auto* word = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kBad);
+    constexpr std::uint32_t kTeam = policy.few() ? 64 : MlaPolicy::kThreads;
+    const std::uint32_t member = policy.few() ? 32U * half() + lane() : thread_;
     std::uint32_t bad = 0;
-    for (std::uint32_t i = threadIdx.x; i < kTile * kPieces; i += MlaPolicy::kMathThreads) {
+    for (std::uint32_t i = member; i < kTile * kPieces; i += kTeam) {
       const std::uint32_t row = i / kPieces;
       const std::uint32_t piece = i % kPieces;
       if (piece == 32 && kEightBit && !kTileScales) continue;
@@ -345,17 +422,21 @@ class Walk {
         bad |= 1U << row;
       }
     }
-    sync_math();
-    if (threadIdx.x == 0) *word = 0;
-    sync_math();
+    sync_team();
+    if (member == 0) *bad_word() = 0;
+    sync_team();
     if (bad != 0) {
-      atomicOr(word, bad);
+      atomicOr(bad_word(), bad);
       fence_for_copies();
     }
-    sync_math();
+    sync_team();
   }
-  __device__ static std::uint32_t bad_tokens() {
-    return *reinterpret_cast<const std::uint32_t*>(small_memory() + SmallMap::kBad);
+  __device__ std::uint32_t bad_tokens() const {
+    return *bad_word();
+  }
+  __device__ std::uint32_t* bad_word() const {
+    return reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kBad) +
+           (policy.few() ? pair() : 0U);
   }
   __device__ static std::uint32_t finite_part(std::uint32_t word, bool is_scale) {
     if constexpr (kEightBit) {
@@ -376,18 +457,19 @@ class Walk {
   template <int count>
   __device__ void finish_scores(float (&s)[count][4]) const {
 #pragma unroll
-    for (int i = 0; i < count; ++i) finish_scores(s[i]);
-  }
-  __device__ void finish_scores(float (&s)[4]) const {
-    constexpr int count = 4;
+    for (int i = 0; i < count; ++i) {
 #pragma unroll
-    for (int j = 0; j < count; ++j) s[j] *= args_.score_scale;
+      for (int j = 0; j < 4; ++j) s[i][j] *= args_.score_scale;
+    }
     const float cap = args_.params.logit_cap;
     if (cap <= 0.0F) return;
 #pragma unroll
-    for (int j = 0; j < count; ++j) {
-      const float power = exp2_fast(2.8853900817779268F * s[j]);
-      s[j] = cap * 1.4426950408889634F * (1.0F - __fdividef(2.0F, power + 1.0F));
+    for (int i = 0; i < count; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float power = exp2_fast(2.8853900817779268F * s[i][j]);
+        s[i][j] = cap * 1.4426950408889634F * (1.0F - __fdividef(2.0F, power + 1.0F));
+      }
     }
   }
 
@@ -397,7 +479,7 @@ class Walk {
     FloatType format;
   };
   __device__ bool whole() const {
-    return now().tile == 0 && tile_end_ == now().line.tiles;
+    return now().tile == 0 && tile_end() == now().line.tiles;
   }
   __device__ std::int64_t partial_row(std::int32_t row) const {
     const MlaSchedule& schedule = args_.schedule;
