@@ -138,9 +138,15 @@ class GpuProbe final : public BandwidthProbe {
     }
     (void)cudaGetLastError();
     if (peer_ < 0) return;
-    PACKSTONE_CUDA_CHECK(cudaSetDevice(peer_));
-    peer_memory_ = cuda::DeviceMemory(options_.transfer_bytes_max + (Bytes{1} << 20));
-    PACKSTONE_CUDA_CHECK(cudaSetDevice(device_));
+    {
+      struct Back {
+        int device;
+        ~Back() { (void)cudaSetDevice(device); }
+      };
+      const Back back{device_};
+      PACKSTONE_CUDA_CHECK(cudaSetDevice(peer_));
+      peer_memory_ = cuda::DeviceMemory(options_.transfer_bytes_max + (Bytes{1} << 20));
+    }
     const cuda::DeviceMemory from(options_.transfer_bytes_max);
     const double us = timer_.median(stream_.get(), 5, [&] {
       PACKSTONE_CUDA_CHECK(cudaMemcpyPeerAsync(peer_memory_.data(), peer_, from.data(), device_,
