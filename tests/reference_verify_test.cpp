@@ -339,6 +339,21 @@ TEST(ReferenceVerify, AT04_FullyMaskedRowsAreZeroWithLseMinusInfinity) {
   EXPECT_EQ(test::difference(got.out, Dense(inputs).run().out, kTight), "");
 }
 
+TEST(ReferenceVerify, AT04_EmptyRowsOfATreeMaskAnywhereAndAWholeTileOfThem) {
+  for (const auto& [first, last] : {std::pair{0, 1}, {70, 71}, {149, 150}, {50, 125}}) {
+    AttentionCase c;
+    c.heads = 1;
+    c.prefix = {0};
+    c.q_len = {150};
+    c.mask = MaskKind::words;
+    AttentionInputs inputs(c);
+    for (int at = first * 150; at < last * 150; ++at) inputs.set_bit(at / 150, at % 150, false);
+    const Result got = run_reference(inputs);
+    EXPECT_EQ(double{got.lse[static_cast<std::size_t>(first)]}, -kInfinity);
+    EXPECT_EQ(test::difference(got.out, Dense(inputs).run().out, kTight), "");
+  }
+}
+
 TEST(ReferenceVerify, AT05_EmptyLengthsAndBatches) {
   AttentionCase c;
   c.prefix = {0, 5, 0, 64};
@@ -350,12 +365,14 @@ TEST(ReferenceVerify, AT05_EmptyLengthsAndBatches) {
   EXPECT_EQ(double{got.lse[16]}, -kInfinity);
   EXPECT_EQ(got.out[0], 0.0F);
   EXPECT_EQ(test::difference(got.out, Dense(inputs).run().out, kTight), "");
-
   c.prefix = {0, 0};
   c.q_len = {1, 2};
-  AttentionInputs none(c);
-  const Result zero = run_reference(none);
-  for (std::size_t row = 0; row < 24; ++row) EXPECT_EQ(double{zero.lse[row]}, -kInfinity);
+  for (const bool csr : {false, true}) {  // with CSR, a table without an entry
+    c.csr = csr;
+    AttentionInputs none(c);
+    const Result zero = run_reference(none);
+    for (std::size_t row = 0; row < 24; ++row) EXPECT_EQ(double{zero.lse[row]}, -kInfinity);
+  }
 
   c.prefix = {};
   c.q_len = {};
@@ -397,6 +414,14 @@ TEST(ReferenceVerify, AT12_GroupSizes) {
       expect_dense(c, std::to_string(heads) + "/" + std::to_string(kv_heads));
     }
   }
+}
+
+TEST(ReferenceVerify, AT13_EachRequestHasMaskRowsOfItsOwn) {
+  AttentionCase c;
+  c.mask = MaskKind::words;
+  c.prefix = {2, 2};
+  c.q_len = {3, 3};
+  expect_dense(c, "two of 3 x 5");
 }
 
 TEST(ReferenceVerify, AT15_ScalesOfEightBitRows) {
