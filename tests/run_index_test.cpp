@@ -121,5 +121,60 @@ TEST(RunIndex, FollowsABitmapThroughRandomTakesAndGifts) {
   }
 }
 
+// The index lists the run that came last only when something else is asked. Nothing that can be
+// asked may tell when that was.
+TEST(RunIndex, AnswersAsIfEveryRunWereListedAtOnce) {
+  constexpr std::int32_t kPages = 200;
+  for (const std::uint64_t gifts :
+       {2U, 5U, 8U}) {  // of 10 steps: a nearly full index, a half, empty
+    std::mt19937_64 random(gifts);
+    RunIndex lazy(kPages);
+    RunIndex listed(kPages);
+    std::vector<bool> free(kPages, false);
+    const auto take = [&](PageRun run, std::int32_t count) {
+      lazy.take_front(run, count);
+      listed.take_front(run, count);
+      std::fill_n(free.begin() + index_of(run.first), count, false);
+    };
+    for (int step = 0; step < 20'000; ++step) {
+      const auto page = static_cast<std::int32_t>(random() % kPages);
+      const auto at = static_cast<std::size_t>(page);
+      const std::uint64_t dice = random() % 10;
+      if (dice < gifts && !free[at]) {
+        const auto most = static_cast<std::int32_t>(1 + random() % 9);
+        std::int32_t count = 1;
+        while (count < most && page + count < kPages && !free[at + static_cast<std::size_t>(count)])
+          count += 1;
+        lazy.insert({PageId{page}, count});
+        listed.insert({PageId{page}, count});
+        std::fill_n(free.begin() + page, count, true);
+      } else if (dice == 9 && free[at]) {
+        lazy.take_exact(PageId{page});
+        listed.take_exact(PageId{page});
+        free[at] = false;
+      } else if (dice % 3 == 0) {
+        const PageRun run = lazy.at(PageId{page});
+        ASSERT_EQ(run, listed.at(PageId{page})) << "step " << step;
+        if (run.count > 0)
+          take(run,
+               static_cast<std::int32_t>(1 + random() % static_cast<std::uint64_t>(run.count)));
+      } else if (dice % 3 == 1) {
+        const auto wanted = static_cast<std::int32_t>(1 + random() % 12);
+        const PageRun fit = lazy.best_fit(wanted);
+        ASSERT_EQ(fit, listed.best_fit(wanted)) << "step " << step;
+        if (fit.count > 0) take(fit, wanted);
+      } else {
+        const PageRun run = lazy.longest();
+        ASSERT_EQ(run, listed.longest()) << "step " << step;
+        if (run.count > 0) take(run, 1);
+      }
+      (void)listed.longest();
+      ASSERT_EQ(lazy.runs(), runs_of(free)) << "step " << step;
+      ASSERT_EQ(listed.runs(), lazy.runs()) << "step " << step;
+      ASSERT_EQ(lazy.pages(), listed.pages());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace packstone
