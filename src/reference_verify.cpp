@@ -13,6 +13,7 @@
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -50,7 +51,11 @@ void parallel_for(std::int64_t count, std::int32_t threads,
     }
   };
   std::vector<std::thread> pool;
-  for (std::int64_t i = 1; i < workers; ++i) pool.emplace_back(work);
+  try {
+    for (std::int64_t i = 1; i < workers; ++i) pool.emplace_back(work);
+  } catch (const std::system_error&) {
+    // No more threads are to be had: those that run do the work.
+  }
   work();
   for (auto& thread : pool) thread.join();
   if (failure) std::rethrow_exception(failure);
