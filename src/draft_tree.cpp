@@ -2,6 +2,7 @@
 #include <packstone/draft_tree.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 namespace packstone {
@@ -37,12 +38,12 @@ void require_parent(std::span<const std::int32_t> parents, std::int64_t node) {
 
 }  // namespace
 
-DraftTree::DraftTree(std::span<const std::int32_t> parents)
-    : parents_(parents.begin(), parents.end()) {
-  if (nodes() > kNodesMax) {
-    throw TreeError(kNodesMax, "a tree of " + std::to_string(nodes()) + " nodes, at most " +
+DraftTree::DraftTree(std::span<const std::int32_t> parents) {
+  if (parents.size() > kNodesMax) {
+    throw TreeError(kNodesMax, "a tree of " + std::to_string(parents.size()) + " nodes, at most " +
                                    std::to_string(kNodesMax) + " are allowed");
   }
+  parents_.assign(parents.begin(), parents.end());
   depths_.reserve(parents_.size());
   for (std::int64_t node = 0; node < nodes(); ++node) {
     require_parent(parents_, node);
@@ -72,7 +73,8 @@ std::int32_t DraftTree::depth(std::int64_t node) const {
 }
 
 void DraftTree::positions(TokenCount prefix, std::span<TokenCount> out) const {
-  if (prefix < 0 || static_cast<std::int64_t>(out.size()) != nodes()) {
+  if (prefix < 0 || prefix > std::numeric_limits<TokenCount>::max() - kNodesMax ||
+      static_cast<std::int64_t>(out.size()) != nodes()) {
     throw InvalidArgument("positions behind " + std::to_string(prefix) + " tokens of " +
                           std::to_string(nodes()) + " nodes into " + std::to_string(out.size()));
   }

@@ -35,10 +35,6 @@ KvManager::KvManager(const KvManagerOptions& options)
   if (sequences_max_ < 1) {
     throw InvalidArgument("sequences_max = " + std::to_string(sequences_max_) + " is below 1");
   }
-  if (page_size_ > std::numeric_limits<SlotId>::max() / options.pages) {
-    throw InvalidArgument("page_size = " + std::to_string(page_size_) + " with " +
-                          std::to_string(options.pages) + " pages: slots pass 64 bits");
-  }
 }
 
 // ---- small parts ----

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <packstone/page_allocator.hpp>
 
+#include <limits>
 #include <string>
 
 namespace packstone {
@@ -8,7 +9,12 @@ namespace packstone {
 PageAllocator::PageAllocator(const PageAllocatorOptions& options)
     : set_(options.pages),
       placement_options_(options.placement),
-      placement_(make_placement(set_, placement_options_)) {}
+      placement_(make_placement(set_, placement_options_)) {
+  if (options.placement.page_size > std::numeric_limits<SlotId>::max() / options.pages) {
+    throw InvalidArgument("page_size = " + std::to_string(options.placement.page_size) + " with " +
+                          std::to_string(options.pages) + " pages: slots pass 64 bits");
+  }
+}
 
 Status PageAllocator::hold(PageCount pages) {
   if (pages < 0) throw InvalidArgument("hold of " + std::to_string(pages) + " pages");
@@ -30,6 +36,8 @@ Status PageAllocator::allocate(const Request& request, std::span<PageId> out) {
       after < index_of(kNoPage) || after >= set_.pages()) {
     (void)set_.state(request.take.after);  // throws
   }
+  // Also a size that would be negative as a PageCount.
+  if (out.size() > static_cast<std::size_t>(set_.pages())) return Status::out_of_pages;
   const auto count = static_cast<PageCount>(out.size());
   if (request.from_hold) {
     if (count > held_) return Status::out_of_pages;

@@ -473,8 +473,56 @@ static void test_device(void) {
   packstone_compactor_destroy(NULL);
 }
 
+/* Sizes and counts that no caller can mean: an error or a shortage, with nothing changed. */
+static void test_hostile(void) {
+  packstone_allocator_options pool = {.size = sizeof pool, .pages = 9, .page_size = INT64_MAX};
+  packstone_manager_options options = {.size = SIZE_MAX, .pages = 9};
+  packstone_statistics statistics = {.size = SIZE_MAX};
+  packstone_allocator* allocator = NULL;
+  packstone_manager* manager = NULL;
+  packstone_tree* tree = NULL;
+  packstone_growth growth = {0, INT64_MIN};
+  const int32_t root = -1;
+  int32_t pages[8] = {0};
+  int64_t available = 0;
+  int64_t length = 0;
+  int64_t slots[4];
+  CHECK(packstone_manager_create(&options, &manager) == PACKSTONE_INVALID_ARGUMENT);
+  manager = new_manager(9, 4, NULL);
+  CHECK(packstone_manager_statistics(manager, &statistics) == PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_allocator_create(&pool, &allocator) == PACKSTONE_INVALID_ARGUMENT);
+  pool.page_size = 1;
+  CHECK(packstone_allocator_create(&pool, &allocator) == PACKSTONE_OK);
+  CHECK(packstone_allocator_alloc(allocator, 1, -1, pages, SIZE_MAX) == PACKSTONE_OUT_OF_PAGES);
+  CHECK(packstone_allocator_alloc(allocator, 1, -1, pages, SIZE_MAX / 4) == PACKSTONE_OUT_OF_PAGES);
+  CHECK(packstone_allocator_alloc(allocator, 1, -1, NULL, 1) == PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_allocator_available(allocator, &available) == PACKSTONE_OK && available == 8);
+  CHECK(packstone_allocator_check(allocator) == PACKSTONE_OK);
+  packstone_allocator_destroy(allocator);
+
+  CHECK(packstone_manager_open(manager, NULL, &growth.seq) == PACKSTONE_OK);
+  CHECK(packstone_manager_append(manager, growth.seq, 5) == PACKSTONE_OK);
+  CHECK(packstone_manager_extend(manager, &growth, 1, slots, 4) == PACKSTONE_INVALID_ARGUMENT);
+  growth.length = INT64_MAX;
+  CHECK(packstone_manager_extend(manager, &growth, 1, slots, 4) == PACKSTONE_BUFFER_TOO_SMALL);
+  CHECK(packstone_manager_extend(manager, &growth, 1, NULL, 0) == PACKSTONE_OUT_OF_PAGES);
+  CHECK(packstone_manager_slots(manager, growth.seq, 0, SIZE_MAX, slots) ==
+        PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_manager_pin(manager, growth.seq, 1, INT64_MAX) == PACKSTONE_INVALID_ARGUMENT);
+  CHECK(packstone_manager_length(manager, growth.seq, &length, NULL) == PACKSTONE_OK);
+  CHECK(length == 5);
+  CHECK(packstone_manager_check(manager, NULL, 0) == PACKSTONE_OK);
+  packstone_manager_destroy(manager);
+
+  CHECK(packstone_tree_create(&root, SIZE_MAX, &tree) == PACKSTONE_TREE_ERROR);
+  CHECK(packstone_tree_create(&root, 1, &tree) == PACKSTONE_OK);
+  CHECK(packstone_tree_positions(tree, INT64_MAX, slots, 1) == PACKSTONE_INVALID_ARGUMENT);
+  packstone_tree_destroy(tree);
+}
+
 int main(void) {
   test_border();
+  test_hostile();
   test_allocator();
   test_sequences();
   test_checkpoint();

@@ -52,16 +52,27 @@ T& required(T* pointer, const char* name) {
   return *pointer;
 }
 
+/// No struct of any version is larger; a larger size was never set.
+inline constexpr std::size_t kStructBytesMax = 4096;
+
+/// The size that the caller gave its struct.
+template <typename T>
+std::size_t size_of(const T* pointer, const char* name) {
+  static_assert(sizeof(T) <= kStructBytesMax);
+  const std::size_t size = required(pointer, name).size;
+  if (size < sizeof(std::size_t) || size > kStructBytesMax) {
+    throw InvalidArgument(std::string(name) + "->size is " + std::to_string(size) +
+                          "; set it to sizeof");
+  }
+  return size;
+}
+
 /// The caller's struct as this version knows it: members it lacks are zero, members that this
 /// version does not know must be.
 template <typename T>
 T read_struct(const T* from, const char* name) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const std::size_t size = required(from, name).size;
-  if (size < sizeof(std::size_t)) {
-    throw InvalidArgument(std::string(name) + "->size is " + std::to_string(size) +
-                          "; set it to sizeof");
-  }
+  const std::size_t size = size_of(from, name);
   const auto* bytes = reinterpret_cast<const unsigned char*>(from);
   if (size > sizeof(T) &&
       std::any_of(bytes + sizeof(T), bytes + size, [](unsigned char byte) { return byte != 0; })) {
@@ -76,11 +87,7 @@ T read_struct(const T* from, const char* name) {
 template <typename T>
 void write_struct(T value, T* to, const char* name) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const std::size_t size = required(to, name).size;
-  if (size < sizeof(std::size_t)) {
-    throw InvalidArgument(std::string(name) + "->size is " + std::to_string(size) +
-                          "; set it to sizeof");
-  }
+  const std::size_t size = size_of(to, name);
   value.size = size;
   std::memcpy(static_cast<void*>(to), &value, std::min(size, sizeof(T)));
 }

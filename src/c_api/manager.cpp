@@ -63,8 +63,8 @@ packstone_status packstone_manager_extend(packstone_manager* manager, const pack
     std::uint64_t wanted = 0;
     for (const packstone_growth& each : array(batch, count, "batch")) {
       growths.push_back({.seq = seq_of(each.seq), .length = each.length});
-      const TokenCount growth = each.length - kv.length(seq_of(each.seq));
-      if (growth > 0) wanted += static_cast<std::uint64_t>(growth);
+      const TokenCount length = kv.length(seq_of(each.seq));
+      if (each.length > length) wanted += static_cast<std::uint64_t>(each.length - length);
     }
     if (slots == nullptr) return status_of(kv.extend(growths));
     if (wanted > slot_capacity) return fail(PACKSTONE_BUFFER_TOO_SMALL, "slots is too small");
