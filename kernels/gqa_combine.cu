@@ -60,7 +60,7 @@ __device__ void merge_row(const GqaArgs& args, const Parts& parts, const gqa::Li
     const std::int64_t at = place(i);
     const float lse = args.partial_lse[at];
     // An empty part has weight 0 also where every part is empty and the peak is -inf.
-    const float weight = lse == -INFINITY ? 0.0F : gqa::exp2_fast(lse - peak);
+    const float weight = lse == -INFINITY ? 0.0F : exp2_fast(lse - peak);
     const float* from = args.partial_out + at * head_dim + kValues * lane;
     total += weight;
 #pragma unroll

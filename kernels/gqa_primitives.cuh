@@ -2,20 +2,16 @@
 #pragma once
 
 /// @file
-/// Instructions of compute capability 8.0 up that the GQA kernels are made of: asynchronous 16-byte
-/// copies, ldmatrix and mma.sync m16n8k16. Fragment layouts are those of the PTX ISA, "Matrix
-/// Fragments for mma.m16n8k16".
+/// What the GQA kernels need besides kernels/primitives.cuh: asynchronous 16-byte copies and the
+/// places of pieces in a tile.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "kernels/primitives.cuh"
+
 #include <cuda_fp8.h>
 
 #include <cstdint>
 
 namespace packstone::kernels::gqa {
-
-struct Bf16 {};
-struct Fp16 {};
 
 /// Copies 16 bytes, or writes 16 zero bytes when `bytes` is 0 (the source is then not read).
 __device__ inline void copy_async_16(std::uint32_t shared, std::uint64_t global,
@@ -39,85 +35,11 @@ __device__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-__device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
-}
-
-__device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
-}
-
-__device__ inline void load_shared_16(std::uint32_t (&r)[4], std::uint32_t shared) {
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
-}
-
-__device__ inline void multiply_add(Bf16, float (&c)[4], const std::uint32_t (&a)[4],
-                                    std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ inline void multiply_add(Fp16, float (&c)[4], const std::uint32_t (&a)[4],
-                                    std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ inline std::uint32_t pack(Bf16, float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
-
-__device__ inline std::uint32_t pack(Fp16, float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
-
 /// Two e4m3 values (the low 16 bits) as two fp16 values.
 __device__ inline std::uint32_t widen_e4m3(std::uint32_t pair) {
   const __half2_raw wide =
       __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return *reinterpret_cast<const std::uint32_t*>(&wide);
-}
-
-/// Two bf16 values as two fp16 values; magnitudes past 65,504 saturate, NaN stays.
-__device__ inline std::uint32_t bf16_to_fp16(std::uint32_t pair) {
-  const auto clamp = [](float x) {
-    return x > 65504.0F ? 65504.0F : (x < -65504.0F ? -65504.0F : x);
-  };
-  return pack(Fp16{}, clamp(__uint_as_float(pair << 16U)),
-              clamp(__uint_as_float(pair & 0xFFFF0000U)));
-}
-
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-/// Largest, and sum, over the four lanes that share a row of an accumulator.
-__device__ inline float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 2));
-}
-__device__ inline float row_sum(float x) {
-  x += __shfl_xor_sync(0xFFFFFFFFU, x, 1);
-  return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
 }
 
 /// What the number of a 16-byte piece is exchanged with in row `row` of a tile. Pieces change

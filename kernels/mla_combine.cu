@@ -51,10 +51,9 @@ __device__ void store_merged(const MlaArgs& args, const MlaCut& cut, int row, in
     reinterpret_cast<float4*>(to)[quad] = sum;
   } else {
     const bool bf16 = p.output.type == FloatType::bf16;
-    reinterpret_cast<uint2*>(to)[quad] = bf16 ? make_uint2(mla::pack(mla::Bf16{}, sum.x, sum.y),
-                                                           mla::pack(mla::Bf16{}, sum.z, sum.w))
-                                              : make_uint2(mla::pack(mla::Fp16{}, sum.x, sum.y),
-                                                           mla::pack(mla::Fp16{}, sum.z, sum.w));
+    reinterpret_cast<uint2*>(to)[quad] =
+        bf16 ? make_uint2(pack(Bf16{}, sum.x, sum.y), pack(Bf16{}, sum.z, sum.w))
+             : make_uint2(pack(Fp16{}, sum.x, sum.y), pack(Fp16{}, sum.z, sum.w));
   }
   if (p.output.lse != nullptr && quad == 0) {
     const float lse = total == 0.0F ? -INFINITY : peak + log2f(total);
@@ -102,7 +101,7 @@ __device__ void merge_piece(const MlaArgs& args, const MlaCut& cut, int row, int
       const int i = first + lane;
       const float lse = i < count ? args.partial_lse[place(own + i * warps)] : -INFINITY;
       // An empty part has weight 0 also where every part is empty and the peak is -inf.
-      weight = lse == -INFINITY ? 0.0F : mla::exp2_fast(lse - peak);
+      weight = lse == -INFINITY ? 0.0F : exp2_fast(lse - peak);
       total += weight;
     }
     if (first > 0) load(first);
@@ -158,7 +157,7 @@ __device__ void merge_all(const MlaArgs& args, std::int64_t cuts, CutOf&& cut_of
 __global__ void __launch_bounds__(kThreads, 2)
     combine_kernel(const __grid_constant__ MlaArgs args) {
   const MlaSchedule& schedule = args.schedule;
-  mla::wait_for_kernel_before();
+  wait_for_kernel_before();
   if (mla_has_fixed_pieces(schedule)) {
     merge_all<1>(args, schedule.parts_before[schedule.lines],
                  [&](std::int64_t i) { return cut_by_piece(args, i); });

@@ -256,8 +256,8 @@ __device__ void make_words(const MlaArgs& args, int block, int blocks) {
 __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ MlaArgs args) {
   const int rows = args.rows;
   const int tile_tokens = args.tile;
-  mla::let_next_kernel_start();
-  mla::wait_for_kernel_before();
+  let_next_kernel_start();
+  wait_for_kernel_before();
   if (blockIdx.x == 0) {
     cut_line(args, lay_lines(args, rows, tile_tokens), rows, tile_tokens);
   } else {

@@ -2,9 +2,9 @@
 #pragma once
 
 /// @file
-/// Instructions of compute capability 8.0 up that the GQA kernels are made of: asynchronous 16-byte
-/// copies, ldmatrix and mma.sync m16n8k16. Fragment layouts are those of the PTX ISA, "Matrix
-/// Fragments for mma.m16n8k16".
+/// Instructions of compute capability 8.0 up that the attention kernels are made of: ldmatrix,
+/// mma.sync m16n8k16, conversions, dependent launches. Fragment layouts are those of the PTX ISA,
+/// "Matrix Fragments for mma.m16n8k16".
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace packstone::kernels::mla {
+namespace packstone::kernels {
 
 struct Bf16 {};
 struct Fp16 {};
@@ -135,4 +135,4 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
 }
 
-}  // namespace packstone::kernels::mla
+}  // namespace packstone::kernels
