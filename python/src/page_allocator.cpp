@@ -45,6 +45,10 @@ void bind_page_allocator(nb::module_& m) {
             if (count > static_cast<std::size_t>(kPagesMax)) {
               throw InvalidArgument("alloc of " + std::to_string(count) + " pages");
             }
+            // Before memory for them is taken.
+            if (count > static_cast<std::size_t>(self.set().pages())) {
+              require_ok(Status::out_of_pages, "alloc");
+            }
             std::vector<PageId> pages(count);
             require_ok(self.allocate({.take = {.after = PageId{after}}, .owner = owner}, pages),
                        "alloc");

@@ -152,6 +152,10 @@ std::optional<SlotAllocator::Slots> SlotAllocator::extend(const IntView& prefix,
                             " tokens, the last in slot " + std::to_string(last[i]));
     }
     if (last[i] >= 0) (void)allocator_.set().state(page_of(last[i]));  // throws outside the pool
+    if (seq[i] - prefix[i] > tokens - growth) {  // also where the sum would pass 64 bits
+      throw InvalidArgument("alloc_extend: extend_num_tokens = " + std::to_string(tokens) + ", " +
+                            row_name(i) + " passes it");
+    }
     wanted += pages_for(seq[i], page_size_) - pages_for(prefix[i], page_size_);
     growth += seq[i] - prefix[i];
   }

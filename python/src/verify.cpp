@@ -18,6 +18,22 @@ Floats new_floats(const std::vector<std::size_t>& shape) {
   return Floats(data.release(), shape.size(), shape.data(), owner);
 }
 
+/// Throws for an array shorter than the lengths need: reference_verify sees addresses only.
+void require_extents(const VerifyArguments& arguments, VerifyParams params) {
+  HostView view = extents_of(arguments);
+  view.prefix_lens.data = params.prefix_lens;
+  view.q_indptr.data = params.q_indptr;
+  view.table_indptr.data = params.table.indptr;
+  // Rows of a slice are counted without what lies between them.
+  if (!arguments.table_indptr) {
+    params.table.row_stride = static_cast<std::int64_t>(arguments.table.shape(1));
+  }
+  if (arguments.words) {
+    params.mask.words_stride = static_cast<std::int64_t>(arguments.words->shape(1));
+  }
+  validate(params, view);
+}
+
 nb::tuple verify(const Tensor& q, const Tensor& k, const Tensor& table, const Tensor& prefix_lens,
                  const Tensor& q_indptr, const std::optional<Tensor>& v,
                  const std::optional<Tensor>& table_indptr, const std::string& kind,
@@ -26,23 +42,24 @@ nb::tuple verify(const Tensor& q, const Tensor& k, const Tensor& table, const Te
                  float scale, float logit_cap, float k_scale, float v_scale, bool tail,
                  std::int32_t threads) {
   require_on(q, nb::device::cpu::value, 0, "q");
-  VerifyParams params = verify_params({.q = q,
-                                       .k = k,
-                                       .table = table,
-                                       .prefix_lens = prefix_lens,
-                                       .q_indptr = q_indptr,
-                                       .v = v,
-                                       .table_indptr = table_indptr,
-                                       .parents = parents,
-                                       .words = words,
-                                       .kind = kind,
-                                       .page_size = page_size,
-                                       .mask = mask,
-                                       .scale = scale,
-                                       .logit_cap = logit_cap,
-                                       .k_scale = k_scale,
-                                       .v_scale = v_scale,
-                                       .tail = tail});
+  const VerifyArguments arguments{.q = q,
+                                  .k = k,
+                                  .table = table,
+                                  .prefix_lens = prefix_lens,
+                                  .q_indptr = q_indptr,
+                                  .v = v,
+                                  .table_indptr = table_indptr,
+                                  .parents = parents,
+                                  .words = words,
+                                  .kind = kind,
+                                  .page_size = page_size,
+                                  .mask = mask,
+                                  .scale = scale,
+                                  .logit_cap = logit_cap,
+                                  .k_scale = k_scale,
+                                  .v_scale = v_scale,
+                                  .tail = tail};
+  VerifyParams params = verify_params(arguments);
   const auto tokens = static_cast<std::size_t>(params.tokens);
   const auto heads = static_cast<std::size_t>(params.heads);
   Floats out = new_floats({tokens, heads, static_cast<std::size_t>(params.head_dim_v)});
@@ -53,6 +70,7 @@ nb::tuple verify(const Tensor& q, const Tensor& k, const Tensor& table, const Te
                    .stride_head = std::int64_t{4} * params.head_dim_v,
                    .lse = lse.data(),
                    .lse_stride_token = std::int64_t{4} * params.heads};
+  require_extents(arguments, params);
   {
     const nb::gil_scoped_release unlocked;
     reference_verify(params, {.threads = threads});

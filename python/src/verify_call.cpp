@@ -55,14 +55,24 @@ void set_rows(VerifyParams& params, const Tensor& k, const std::optional<Tensor>
   params.pool.k = k.data();
   params.pool.k_stride_row = k.stride(0) * bytes_per(k);
   params.pool.rows = static_cast<std::int64_t>(k.shape(0));
+  const std::int32_t width = extent(k, mla ? 1 : 2);
   if (mla) {
     if (v) throw InvalidArgument("v is given, but MLA has its V in k");
+    if (params.kv_type != KvType::e4m3_tile && width < params.head_dim_k) {
+      throw InvalidArgument("rows of k have " + std::to_string(width) + " values, those of q " +
+                            std::to_string(params.head_dim_k));
+    }
     return;
   }
   if (!v) throw InvalidArgument("GQA needs v");
   require_dims(*v, 3, "v");
-  if (v->shape(0) != k.shape(0) || v->shape(1) != k.shape(1) || v->dtype() != k.dtype()) {
-    throw InvalidArgument("k and v differ in rows, heads or type");
+  if (v->shape(0) != k.shape(0) || v->shape(1) != k.shape(1) || v->shape(2) != k.shape(2) ||
+      v->dtype() != k.dtype()) {
+    throw InvalidArgument("k and v differ in rows, heads, head_dim or type");
+  }
+  if (width != params.head_dim_k) {
+    throw InvalidArgument("head_dim is " + std::to_string(width) + " in k, " +
+                          std::to_string(params.head_dim_k) + " in q");
   }
   params.kv_heads = extent(k, 1);
   params.pool.k_stride_head = k.stride(1) * bytes_per(k);
@@ -157,7 +167,7 @@ void require_dims(const Tensor& tensor, std::size_t dims, const char* name) {
     throw InvalidArgument(std::string(name) + " has " + std::to_string(tensor.ndim()) +
                           " dimensions, not " + std::to_string(dims));
   }
-  if (tensor.shape(dims - 1) > 1 && tensor.stride(dims - 1) != 1) {
+  if (tensor.size() > 0 && tensor.shape(dims - 1) > 1 && tensor.stride(dims - 1) != 1) {
     throw InvalidArgument(std::string(name) + ": the last dimension is not contiguous");
   }
   for (std::size_t d = 0; d < dims; ++d) {

@@ -80,6 +80,8 @@ def test_page_allocator():
     with pytest.raises(packstone.PageError):
         allocator.unpin(2)
     allocator.unpin(1)
+    with pytest.raises(packstone.OutOfPages):
+        allocator.alloc((1 << 31) - 1)
     assert allocator.counts == {"free": 6, "reserved": 0, "live": 2, "retired": 0}
     allocator.clear()
     allocator.check()

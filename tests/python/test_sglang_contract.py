@@ -225,6 +225,12 @@ def test_mistakes_raise_and_change_nothing():
         allocator.alloc_extend(one, one, one + 2, one + 2, np.array([6]), 1)
     with pytest.raises(packstone.InvalidArgument):
         allocator.alloc(-4)
+    # Growths whose sum passes 64 bits and comes out as what was announced.
+    engine = packstone.SlotAllocator(64, 1, "fifo")
+    lengths = np.array([5] + 4 * [1 << 62], dtype=np.int64)
+    with pytest.raises(packstone.InvalidArgument):
+        engine.alloc_extend(lengths * 0, lengths, lengths * 0 - 1, 5)
+    assert engine.available_tokens == 64
     with pytest.raises(packstone.InvalidArgument):
         allocator.free_group_begin(), allocator.free_group_begin()
     with pytest.raises(NotImplementedError):

@@ -158,3 +158,46 @@ def test_what_does_not_fit_raises():
     assert fault.value.node == 0
     with pytest.raises(packstone.InvalidArgument):
         packstone.reference_verify(q, pool, table, lens, np.array([0], dtype=np.int32))
+
+
+def test_arrays_shorter_than_the_lengths_need_are_not_read_past_their_end():
+    q = RNG.standard_normal((2, 2, 64)).astype(np.float16)
+    k = RNG.standard_normal((8, 1, 64)).astype(np.float16)
+    lens, indptr = np.array([2, 3], dtype=np.int32), np.array([0, 1, 2], dtype=np.int32)
+    rows = np.array([1, 2, 3, 4, 5, 6, 7], dtype=np.int32)
+    ends = np.array([0, 3, 7], dtype=np.int32)
+
+    def verify(q=q, k=k, table=rows, v=k, **options):
+        return packstone.reference_verify(q, k, table, lens, indptr, v=v, kind="gqa", **options)
+
+    wide = np.full((2, 9), 999, dtype=np.int32)
+    wide[0, :3], wide[1, :4] = rows[:3], rows[3:]
+    bits = np.full((2, 5), 1, dtype=np.uint64)
+    whole = verify(table_indptr=ends)[0]
+    np.testing.assert_array_equal(verify(table=wide[:, :4], words=bits[:, :1])[0], whole)
+    for wrong in (
+        {"table": rows[:6], "table_indptr": ends},
+        {"table": wide[:, :3]},  # sequence 1 needs four
+        {"table": wide, "words": bits[:, :0]},
+        {"table": wide, "words": bits[:1]},
+        {"table": wide, "parents": np.full(1, -1, dtype=np.int32)},
+        {"table": wide, "k": k[:, :, :32], "v": k[:, :, :32]},
+        {"table": wide, "v": k[:, :, :32]},
+        {"table": wide * 0, "k": k[:1, :, :16], "v": k[:1, :, :16]},
+    ):
+        with pytest.raises(packstone.InvalidArgument):
+            verify(**wrong)
+    mla = np.zeros((2, 2, 576), dtype=np.uint16)
+    with pytest.raises(packstone.InvalidArgument):
+        packstone.reference_verify(mla, mla[0, :1, :16], wide * 0, lens, indptr)
+
+
+def test_an_empty_batch_gives_empty_results():
+    q = np.zeros((0, 2, 64), dtype=np.float16)
+    k = np.zeros((8, 1, 64), dtype=np.float16)
+    none = np.zeros(0, dtype=np.int32)
+    table = np.zeros((0, 3), dtype=np.int32)
+    out, lse = packstone.reference_verify(
+        q, k, table, none, np.zeros(1, dtype=np.int32), v=k, kind="gqa"
+    )
+    assert out.shape == (0, 2, 64) and lse.shape == (0, 2)
