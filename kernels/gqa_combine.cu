@@ -26,9 +26,9 @@ __device__ Parts parts_of(const GqaArgs& args, std::int64_t number, int rows, in
     // first.
     return {schedule.cuts[number], 2 * number + 1, 2 * number, 2};
   }
-  const std::int32_t line_index = gqa::find_line(schedule.cuts_before, schedule.lines, number);
+  const std::int32_t line_index = find_line(schedule.cuts_before, schedule.lines, number);
   const gqa::Line line = gqa::load_line(args, line_index, rows, tile_tokens);
-  const std::int32_t piece = gqa::piece_tiles_of(schedule, line.tiles);
+  const std::int32_t piece = piece_tiles_of(schedule, line.tiles);
   const std::int32_t pieces = (line.tiles + piece - 1) / piece;
   const auto segment = static_cast<std::int32_t>(number - schedule.cuts_before[line_index]);
   const std::int64_t first =

@@ -35,29 +35,10 @@ __device__ std::int64_t scan_block(std::int64_t value, std::int64_t (&warp_sums)
   return before + sum - value;
 }
 
-/// Which sequence each query token belongs to; -1 for those behind the last.
-__device__ void find_sequences(const GqaArgs& args) {
-  const VerifyParams& p = args.params;
-  for (int token = static_cast<int>(threadIdx.x); token < p.tokens; token += kThreads) {
-    int low = 0;
-    int high = p.batch;  // the last b with q_indptr[b] <= token
-    while (low < high) {
-      const int middle = low + (high - low) / 2;
-      if (p.q_indptr[middle + 1] <= token) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    args.schedule.line_sequence[token] = (low < p.batch && p.q_indptr[low] <= token) ? low : -1;
-  }
-  __syncthreads();
-}
-
 __device__ void lay_lines(const GqaArgs& args, int rows, int tile_tokens) {
   __shared__ std::int64_t warp_sums[kWarps];
   const GqaSchedule& schedule = args.schedule;
-  if (args.params.sparse.entries != nullptr) find_sequences(args);
+  if (args.params.sparse.entries != nullptr) find_sequences<kThreads>(args);
   std::int64_t tiles_base = 0;
   std::int64_t parts_base = 0;
   std::int64_t cuts_base = 0;
@@ -72,7 +53,7 @@ __device__ void lay_lines(const GqaArgs& args, int rows, int tile_tokens) {
     tiles_base += total;
     if (live) schedule.tiles_before[index] = tiles_before;
     if (!fixed) continue;
-    const int piece = live ? gqa::piece_tiles_of(schedule, line.tiles) : 1;
+    const int piece = live ? piece_tiles_of(schedule, line.tiles) : 1;
     const int pieces = (line.tiles + piece - 1) / piece;
     const std::int64_t cuts = pieces > 1 ? line.segments : 0;
     const std::int64_t parts_before = parts_base + scan_block(cuts * pieces, warp_sums, &total);

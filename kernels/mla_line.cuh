@@ -4,6 +4,7 @@
 /// @file
 /// A block's walk over its share of the line of tiles, and where the rows of a tile's tokens are.
 
+#include "kernels/attention_line.cuh"
 #include "kernels/mla_args.hpp"
 
 #include <cstdint>
@@ -45,32 +46,6 @@ __device__ inline Line load_line(const MlaArgs& args, std::int32_t index, std::i
   line.tiles = max(1, (line.end + tile_tokens - 1) / tile_tokens);
   line.segments = (line.nodes * p.heads + rows - 1) / rows;
   return line;
-}
-
-/// Tiles of a piece of a line; the line's whole length where shares are cut anywhere.
-__device__ inline std::int32_t piece_tiles_of(const MlaSchedule& schedule, std::int32_t tiles) {
-  if (schedule.splits > 0) return (tiles + schedule.splits - 1) / schedule.splits;
-  return schedule.piece_tiles > 0 ? schedule.piece_tiles : tiles;
-}
-
-/// The last index i with before[i] <= value, for before[0] <= value < before[count]; the whole warp
-/// works on it, 32 probes a step, so that even 2^20 lines take four dependent loads.
-__device__ inline std::int32_t find_line(const std::int64_t* before, std::int32_t count,
-                                         std::int64_t value) {
-  const auto lane = static_cast<std::int32_t>(threadIdx.x & 31U);
-  std::int32_t low = 0;
-  std::int32_t high = count;  // before[low] <= value < before[high]
-  while (high - low > 1) {
-    const std::int32_t step = (high - low + 31) / 32;
-    const std::int32_t probe = min(low + lane * step, high);
-    const std::uint32_t below = __ballot_sync(0xFFFFFFFFU, before[probe] <= value);
-    // Lane 0 probes `low`, so at least its bit is set; the set bits are the low ones.
-    const std::int32_t last = 31 - __clz(static_cast<int>(below));
-    const std::int32_t next_low = min(low + last * step, high);
-    high = min(low + (last + 1) * step, high);
-    low = next_low;
-  }
-  return low;
 }
 
 /// Position in the line of tiles.
@@ -119,12 +94,6 @@ struct PendingRow {
   std::int32_t number;           ///< page, slot or row of the tail, by kind
 };
 
-/// Page ids fit 31 bits, so the low word of a 64-bit entry is the whole of it.
-__device__ inline const std::int32_t* table_entry(const TokenTable& table, std::int64_t index) {
-  return static_cast<const std::int32_t*>(table.entries) +
-         (table.type == IndexType::int64 ? 2 * index : index);
-}
-
 __device__ inline PendingRow find_row(const MlaArgs& args, const Line& line, std::int32_t token) {
   const VerifyParams& p = args.params;
   if (token >= line.end) return {PendingRow::none, 0};
@@ -152,37 +121,6 @@ __device__ inline PendingRow find_row(const MlaArgs& args, const Line& line, std
         table_entry(p.table, line.table + column + kEntriesAhead)));
   }
   return {static_cast<std::int32_t>(4 * (at - column * size)) + PendingRow::page, *entry};
-}
-
-/// Bits of the tile's tokens that a node sees: bit i is token `first` + i of the line.
-__device__ inline std::uint32_t visible_tokens(const MlaArgs& args, const Line& line,
-                                               std::int32_t node, std::int32_t first) {
-  const std::int32_t ahead = line.end - first;  // tokens from `first` to the end
-  const std::uint32_t limit = ahead >= 32 ? 0xFFFFFFFFU : (ahead <= 0 ? 0U : (1U << ahead) - 1U);
-  const std::int32_t start =
-      first - line.prefix;  // in nodes; negative while prefix tokens are left
-  if (start <= -32 || args.params.mask.kind == MaskKind::full) return limit;
-  if (args.params.mask.kind == MaskKind::causal) {
-    const std::int32_t seen = node - start + 1;
-    return limit & (seen >= 32 ? 0xFFFFFFFFU : (seen <= 0 ? 0U : (1U << seen) - 1U));
-  }
-  const bool made = args.params.mask.kind == MaskKind::parents;
-  const std::uint64_t* words = made ? args.schedule.words : args.params.mask.words;
-  const std::int64_t stride = made ? args.schedule.words_stride : args.params.mask.words_stride;
-  const std::uint64_t* row = words + static_cast<std::int64_t>(line.query + node) * stride;
-  if (start < 0) {
-    const std::uint64_t low = line.end > line.prefix ? row[0] : 0;
-    const auto prefix_bits = (1U << static_cast<std::uint32_t>(-start)) - 1U;
-    return limit &
-           (prefix_bits | static_cast<std::uint32_t>(low << static_cast<std::uint32_t>(-start)));
-  }
-  if (first >= line.end) return 0;
-  const std::int32_t word = start >> 6;
-  const auto shift = static_cast<std::uint32_t>(start & 63);
-  std::uint64_t bits = row[word] >> shift;
-  if (shift > 32 && ((word + 1) << 6) < line.end - line.prefix)
-    bits |= row[word + 1] << (64U - shift);
-  return limit & static_cast<std::uint32_t>(bits);
 }
 
 }  // namespace packstone::kernels::mla

@@ -49,30 +49,11 @@ struct Before {
   std::int64_t cost_total;
 };
 
-/// Which sequence each query token belongs to; -1 for those behind the last.
-__device__ void find_sequences(const MlaArgs& args) {
-  const VerifyParams& p = args.params;
-  for (int token = static_cast<int>(threadIdx.x); token < p.tokens; token += kThreads) {
-    int low = 0;
-    int high = p.batch;  // the last b with q_indptr[b] <= token
-    while (low < high) {
-      const int middle = low + (high - low) / 2;
-      if (p.q_indptr[middle + 1] <= token) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    args.schedule.line_sequence[token] = (low < p.batch && p.q_indptr[low] <= token) ? low : -1;
-  }
-  __syncthreads();
-}
-
 __device__ Before lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
   __shared__ std::int64_t tiles_near[kThreads];
   __shared__ std::int64_t cost_near[kThreads];
   const MlaSchedule& schedule = args.schedule;
-  if (args.params.sparse.entries != nullptr) find_sequences(args);
+  if (args.params.sparse.entries != nullptr) find_sequences<kThreads>(args);
   std::int64_t tiles_base = 0;
   std::int64_t cost_base = 0;
   std::int64_t parts_base = 0;
@@ -88,7 +69,7 @@ __device__ Before lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
       const Line line = load_line(args, index, rows, tile_tokens);
       tiles = static_cast<std::int64_t>(line.segments) * line.tiles;
       cost = mla::line_cost(args, line);
-      const int piece = mla::piece_tiles_of(schedule, line.tiles);
+      const int piece = piece_tiles_of(schedule, line.tiles);
       const int pieces = (line.tiles + piece - 1) / piece;
       parts = pieces > 1 ? static_cast<std::int64_t>(line.segments) * pieces : 0;
     }
@@ -164,7 +145,7 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
   const auto in_segment = static_cast<std::int32_t>(local - segment * full);
   std::int32_t tile = (in_segment + cost - 1) / cost;
   if (mla_has_fixed_pieces(schedule)) {
-    const std::int32_t piece = mla::piece_tiles_of(schedule, line.tiles);
+    const std::int32_t piece = piece_tiles_of(schedule, line.tiles);
     tile = min((tile + piece - 1) / piece * piece, line.tiles);
   }
   Cut cut{{before.tiles[index] + static_cast<std::int64_t>(segment) * line.tiles + tile, index,
