@@ -94,7 +94,6 @@ int parse_and_run(const std::vector<std::string>& arguments, const CommandContex
     app.parse(reversed);
   } catch (const CLI::Success& success) {  // --help and --version
     app.exit(success, context.out, context.err);
-    return kExitOk;
   } catch (const CLI::ParseError& error) {
     return fail(context, std::string(error.what()) + " (--help tells more)", kExitUsage);
   }

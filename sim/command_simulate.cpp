@@ -51,6 +51,12 @@ std::string model_names() {
   return join(names);
 }
 
+/// A file name is any bytes, what is written of it is UTF-8: others become U+FFFD.
+std::string as_text(const std::string& bytes) {
+  using Json = nlohmann::json;
+  return Json::parse(Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 void load_trace(const SimulateArguments& arguments, Study& study) {
   TraceOptions options;
   options.format = trace_format_from(arguments.trace_format);
@@ -63,7 +69,7 @@ void load_trace(const SimulateArguments& arguments, Study& study) {
   if (arguments.requests) options.servegen_requests = *arguments.requests;
   Trace trace = read_trace(*arguments.trace, options);
   study.source = "trace";
-  study.name = std::filesystem::path(*arguments.trace).filename().string();
+  study.name = as_text(std::filesystem::path(*arguments.trace).filename().string());
   study.format = to_string(trace.format);
   study.sha256 = trace.sha256;
   study.rows = trace.rows;

@@ -60,7 +60,7 @@ using Files = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] Files study_files(const Study& study);
 
 /// Throws InvalidArgument when `folder` is in the way of a run: a file, a folder that is not a
-/// run's, or under something that is no folder. Changes nothing.
+/// run's, a mount point, `.` or `..`, or under something that is no folder. Changes nothing.
 void require_replaceable(const std::filesystem::path& folder);
 
 /// Writes the folder whole or not at all; makes the folders above it. Throws Error naming the path

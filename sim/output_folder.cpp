@@ -2,6 +2,7 @@
 #include <packstone/error.hpp>
 
 #include <sim/output.hpp>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -26,9 +27,20 @@ void require(const std::error_code& error, const fs::path& path) {
   if (error) fail(path, error.message());
 }
 
+bool is_mount_point(const fs::path& folder) {
+  struct stat here {};
+  struct stat above {};
+  return ::stat(folder.c_str(), &here) == 0 &&
+         ::stat(fs::absolute(folder).parent_path().c_str(), &above) == 0 &&
+         here.st_dev != above.st_dev;
+}
+
 /// Empty when the folder may be replaced, else why not.
 std::string objection(const fs::path& folder) {
   std::error_code error;
+  if (is_mount_point(folder)) {
+    return "is a mount point, which cannot be replaced as a whole; name a folder in it";
+  }
   if (fs::is_empty(folder, error) && !error) return {};
   std::ifstream meta(folder / "meta.json", std::ios::binary);
   const nlohmann::json parsed = nlohmann::json::parse(meta, nullptr, false);
@@ -60,7 +72,10 @@ void write_file(const fs::path& path, const std::string& bytes) {
 
 void require_replaceable(const fs::path& given) {
   const fs::path folder = without_slash(given);
-  if (folder.empty()) throw InvalidArgument("the output folder has no name");
+  if (folder.empty() || folder.filename() == "." || folder.filename() == "..") {
+    throw InvalidArgument("the output folder '" + given.string() +
+                          "' has no name, by which it could be replaced as a whole");
+  }
   std::error_code error;
   const fs::file_status status = fs::symlink_status(folder, error);
   if (fs::exists(status)) {
@@ -80,11 +95,13 @@ void require_replaceable(const fs::path& given) {
 }
 
 void write_folder(const fs::path& given, const Files& files) {
-  const fs::path folder = fs::absolute(without_slash(given));
-  require_replaceable(folder);
+  const fs::path asked = fs::absolute(without_slash(given));
+  require_replaceable(asked);
   std::error_code error;
-  fs::create_directories(folder.parent_path(), error);
-  require(error, folder.parent_path());
+  fs::create_directories(asked.parent_path(), error);
+  require(error, asked.parent_path());
+  // A way that goes through the folder itself ends while the folder has its other name.
+  const fs::path folder = fs::canonical(asked.parent_path()) / asked.filename();
   const std::string tag = "." + std::to_string(::getpid());
   const fs::path fresh = folder.parent_path() / ("." + folder.filename().string() + tag + ".new");
   const fs::path old = folder.parent_path() / ("." + folder.filename().string() + tag + ".old");
@@ -93,7 +110,8 @@ void write_folder(const fs::path& given, const Files& files) {
     require(error, fresh);
     for (const auto& [name, bytes] : files) write_file(fresh / name, bytes);
     const bool replaces = fs::exists(folder);
-    if (replaces) fs::rename(folder, old);
+    if (replaces) fs::rename(folder, old, error);
+    require(error, folder);
     fs::rename(fresh, folder, error);
     if (error && replaces) fs::rename(old, folder);
     require(error, folder);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sim/trace.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -106,7 +107,7 @@ std::int32_t write_mooncake(std::ostream& out, const RequestList& list,
 
 std::int32_t write_mooncake_file(const std::string& path, const RequestList& list,
                                  const WriteOptions& options) {
-  const std::string partial = path + ".partial";
+  const std::string partial = path + "." + std::to_string(::getpid()) + ".partial";
   std::error_code code;
   std::int32_t block_tokens = 0;
   bool written = false;

@@ -189,6 +189,26 @@ TEST_F(Command, HelpAndVersionSucceed) {
   EXPECT_EQ(help.err + version.err + simulate_help.err, "");
 }
 
+TEST_F(Command, TextThatCannotBeWrittenIsAFailure) {
+  for (const char* argument : {"--help", "--version", "workloads"}) {
+    std::ostringstream out;
+    std::ostringstream err;
+    out.setstate(std::ios::badbit);
+    EXPECT_EQ(run_command({argument}, {.out = out, .err = err}), kExitFailure) << argument;
+    EXPECT_EQ(err.str(), "packstone: standard output cannot be written\n");
+  }
+}
+
+TEST_F(Command, AFileNameThatIsNoUtf8IsWrittenAsOne) {
+  fs::copy_file(trace(), root / "\xff\xc3.csv");
+  const std::string out = (root / "out").string();
+  const Outcome result = command({"simulate", "--trace", (root / "\xff\xc3.csv").string(),
+                                  "--policy", "run", "--json", "--out", out});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(json(fs::path(out) / "meta.json")["source"]["name"], "\uFFFD\uFFFD.csv");
+  EXPECT_EQ(nlohmann::json::parse(result.out)["source"], "\uFFFD\uFFFD.csv");
+}
+
 TEST_F(Command, WorkloadsAndInfo) {
   const Outcome workloads = command({"workloads"});
   EXPECT_EQ(workloads.status, 0);

@@ -202,6 +202,15 @@ TEST_F(TempFolder, WritesWholeAndReplacesAnEarlierRun) {
   EXPECT_EQ(std::distance(fs::directory_iterator(root / "a"), fs::directory_iterator()), 1);
 }
 
+TEST_F(TempFolder, AWayThroughTheFolderItselfLeadsThere) {
+  for (const char* content : {"{\"program\":\"packstone\"}", "again"}) {
+    write_folder(root / "run", {{"meta.json", "{\"program\":\"packstone\"}"}});
+    write_folder(root / "run" / ".." / "run", {{"meta.json", content}});
+    EXPECT_EQ(read(root / "run" / "meta.json"), content);
+    EXPECT_EQ(entries(), 1U);
+  }
+}
+
 TEST_F(TempFolder, TakesAnEmptyFolderAndATrailingSlash) {
   fs::create_directory(root / "empty");
   write_folder((root / "empty").string() + "/", {{"meta.json", "x"}});
@@ -227,6 +236,16 @@ TEST_F(TempFolder, RefusesWhatIsNotAnEarlierRun) {
   EXPECT_THROW(require_replaceable(root / "file"), InvalidArgument);
   EXPECT_THROW(require_replaceable(root / "file" / "below"), InvalidArgument);
   EXPECT_THROW(require_replaceable(""), InvalidArgument);
+  // What cannot be renamed is refused before a replay, not after it.
+  for (const char* nameless : {".", "..", "/", "empty/.", "empty/..", "none/.."}) {
+    EXPECT_THROW(require_replaceable(root / nameless), InvalidArgument) << nameless;
+  }
+  try {
+    require_replaceable("/proc");
+    ADD_FAILURE() << "accepted a mount point";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("mount point"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(TempFolder, AFailedWriteLeavesNothingAndKeepsTheOldRun) {

@@ -183,10 +183,14 @@ TEST(TraceHostile, WritingLeavesNothingHalfDone) {
   EXPECT_THROW(write_mooncake_file(folder.path("no/such/folder.jsonl"), trace.list), TraceError);
   std::filesystem::create_directory(folder.path("taken"));
   EXPECT_THROW(write_mooncake_file(folder.path("taken"), trace.list), TraceError);
-  EXPECT_FALSE(std::filesystem::exists(folder.path("taken.partial")));
+  std::ofstream(folder.path("out.jsonl.partial")) << "of somebody else";
   EXPECT_EQ(write_mooncake_file(folder.path("out.jsonl"), trace.list), 512);
   EXPECT_EQ(read_trace(folder.path("out.jsonl")).list, trace.list);
-  EXPECT_FALSE(std::filesystem::exists(folder.path("out.jsonl.partial")));
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path(""))) {
+    left.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(left, ::testing::UnorderedElementsAre("taken", "out.jsonl", "out.jsonl.partial"));
 }
 
 }  // namespace
