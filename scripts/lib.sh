@@ -40,14 +40,30 @@ install_packages() {
     apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# device_architecture: this machine's GPU, as CMAKE_CUDA_ARCHITECTURES takes it; empty without one.
+device_architecture() {
+  local capability
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '.' || true)
+  case $capability in
+    '') ;;
+    12*) echo "${capability}a-real" ;;
+    *) echo "$capability-real" ;;
+  esac
+}
+
+# has_nvcc: also finds a toolkit that is installed but not on the path, as CUDA's own packages leave it.
+has_nvcc() {
+  if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
+    export PATH="$PATH:/usr/local/cuda/bin"
+  fi
+  command -v nvcc >/dev/null
+}
+
 # configure PRESET [CMAKE ARGUMENTS]: configures build/PRESET. Cheap when nothing has changed.
 configure() {
   local preset=$1
   shift
-  # A toolkit that is installed but not on the path is the usual case for CUDA's own packages.
-  if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
-    export PATH="$PATH:/usr/local/cuda/bin"
-  fi
+  has_nvcc || true
   # Objects compiled in one checkout serve another: paths below it are hashed as relative ones.
   export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
   cmake --preset "$preset" "$@" >/dev/null

@@ -91,6 +91,7 @@ int parse_and_run(const std::vector<std::string>& arguments, const CommandContex
 
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    if (!arguments.empty() && arguments.front() == "help") reversed = {"--help"};
     app.parse(reversed);
   } catch (const CLI::Success& success) {  // --help and --version
     app.exit(success, context.out, context.err);

@@ -131,7 +131,8 @@ std::unique_ptr<BandwidthProbe> probe_for(const BandwidthStudyOptions& options,
                                           const CommandContext& context, Study& study) {
   if (options.measure == Measure::off) return nullptr;
   std::unique_ptr<BandwidthProbe> probe;
-  std::string reason = "this build has no device half";
+  std::string reason =
+      "this build has no device half; one that has comes from scripts/simulate --gpu where nvcc is";
   if (options.measure == Measure::automatic || options.measure == Measure::gpu) {
     if (context.make_probe) probe = context.make_probe(reason);
     if (!probe && options.measure == Measure::gpu) throw Error("--measure gpu: " + reason);

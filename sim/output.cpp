@@ -339,6 +339,15 @@ std::string result_table(const Study& study) {
                    limits["attention_floor_s"].get<double>() * 1e3);
   }
   for (const RunResult& result : study.results) {
+    if (result.counters.refused > 0) {
+      fmt::format_to(to, "refused {} page {}: {} of {} requests could never fit into the pool\n",
+                     result.policy, result.page_size, result.counters.refused,
+                     result.counters.retired());
+    }
+    if (result.counters.tokens_written < result.pool_pages * result.page_size) {
+      fmt::format_to(to, "short {} page {}: the pool was not turned over once\n", result.policy,
+                     result.page_size);
+    }
     if (result.reuse && result.reuse->blocks_asked > 0) {
       fmt::format_to(
           to, "prefix cache {} page {}: {} of {} blocks found ({:.1f} %), {} evictions\n",

@@ -228,6 +228,11 @@ TEST(BreakEven, FollowsFromMoveTimeAndGain) {
   EXPECT_TRUE(std::isinf(d.kernel_transfers));
   EXPECT_THAT(verdict(result), HasSubstr("pays after 3 steps"));
   EXPECT_THAT(verdict(result), HasSubstr("never by kernel"));
+  EXPECT_THAT(verdict(result), HasSubstr("for attention alone"));
+  // The curve's figures are of reads that do nothing else, and the sentence must not call it more.
+  for (BandwidthFigure& figure : result.bandwidth) figure.kernel = "read";
+  EXPECT_THAT(verdict(result), HasSubstr("plain reading of the rows"));
+  EXPECT_THAT(verdict(result), ::testing::Not(HasSubstr("for attention alone")));
 }
 
 TEST(BreakEven, TransfersThatVaryMoreThanTheyGainNeverPay) {

@@ -187,6 +187,18 @@ TEST_F(Command, HelpAndVersionSucceed) {
     EXPECT_THAT(simulate_help.out, HasSubstr(word));
   }
   EXPECT_EQ(help.err + version.err + simulate_help.err, "");
+  EXPECT_EQ(command({"help"}).out, help.out);
+}
+
+TEST_F(Command, RefusedRequestsAndAPoolThatWasNeverFilledAreSaid) {
+  const Outcome refused =
+      command({"simulate", "--pool-tokens", "1", "--requests", "5", "--policy", "run"});
+  EXPECT_EQ(refused.status, 0);
+  EXPECT_THAT(refused.out, HasSubstr("refused run page 1: 5 of 5 requests could never fit"));
+  EXPECT_THAT(refused.out, HasSubstr("short run page 1: the pool was not turned over once"));
+  const Outcome all =
+      command({"simulate", "--requests", "50", "--pool-tokens", "65536", "--policy", "fifo,run"});
+  EXPECT_THAT(all.out, ::testing::Not(HasSubstr("refused")));
 }
 
 TEST_F(Command, TextThatCannotBeWrittenIsAFailure) {

@@ -391,12 +391,17 @@
   }
   const sizes = [...new Set(data.runs.map((r) => r.page_size))];
   const meta = data.meta;
-  const best = data.runs.reduce((a, b) => ((b.steady.run_mean || 0) > (a.steady.run_mean || 0) ? b : a));
-  const worst = data.runs.reduce((a, b) => ((b.steady.run_mean || 0) < (a.steady.run_mean || 0) ? b : a));
+  // Policies are compared at one page size: a mean run is at least a page long.
+  const alike = data.runs.filter((r) => r.page_size === sizes[0]);
+  const best = alike.reduce((a, b) => ((b.steady.run_mean || 0) > (a.steady.run_mean || 0) ? b : a));
+  const worst = alike.reduce((a, b) => ((b.steady.run_mean || 0) < (a.steady.run_mean || 0) ? b : a));
+  const turned = Math.min(...alike.map((r) => r.turnovers[r.turnovers.length - 1] || 0)) >= 1;
   el('lead').textContent = `${meta.requests} requests of ${meta.source.name} (${short(meta.tokens)} tokens), replayed through the ` +
-    `manager ${data.runs.length} times. Once the pool has turned over, the mean run is ${short(worst.steady.run_mean)} slots with ` +
-    `${worst.policy} (page size ${worst.page_size}) and ${short(best.steady.run_mean)} with ${best.policy} (page size ` +
-    `${best.page_size}); ${short(best.oracle.run_mean)} would be possible.`;
+    `manager ${data.runs.length === 1 ? 'once' : data.runs.length + ' times'}. ` +
+    (turned ? 'Once the pool has turned over' : 'The pool was never filled once; at the end') +
+    `, the mean run at page size ${sizes[0]} is ${short(worst.steady.run_mean)} slots with ${worst.policy}` +
+    (best === worst ? '' : ` and ${short(best.steady.run_mean)} with ${best.policy}`) +
+    `; ${short(best.oracle.run_mean)} would be possible.`;
   if (sizes.length > 1) {
     for (const size of sizes) {
       const button = node(el('tabs'), 'button', '', 'page size ' + size);

@@ -37,6 +37,19 @@ step(${CMAKE_COMMAND} -S ${WORK}/consumer -B ${WORK}/build -G Ninja -DCMAKE_BUIL
   -DCMAKE_PREFIX_PATH=${WORK}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_C_COMPILER=${CC}
   "-DCMAKE_CXX_FLAGS=-I${WORK}/consumer")
 step(${CMAKE_COMMAND} --build ${WORK}/build)
+# A component that this install lacks is refused with the reason.
+file(GLOB_RECURSE device_half ${WORK}/moved/*/packstone-cuda-targets.cmake)
+if(NOT device_half)
+  file(WRITE ${WORK}/lacking/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(lacking LANGUAGES CXX)\n"
+    "find_package(packstone 0.1 REQUIRED COMPONENTS packstone)\n")
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/lacking -B ${WORK}/lacking/build -DCMAKE_PREFIX_PATH=${WORK}/moved
+    -DCMAKE_CXX_COMPILER=${CXX} RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  string(FIND "${output}" "built without CUDA" at)
+  if(result EQUAL 0 OR at EQUAL -1)
+    message(FATAL_ERROR "a lacking component gave status ${result} and: ${output}")
+  endif()
+endif()
 foreach(program ${PROGRAMS})
   if(EXISTS ${WORK}/build/${program})
     step(${WORK}/build/${program})
