@@ -330,8 +330,10 @@ leaves them null.)");
       ->check(within<std::int64_t>(1, 10'000))
       ->capture_default_str()
       ->group(measure);
-  app.add_option("--copy-gbps", a.cost.copy_gbps,
-                 "Bandwidth of page moves for modelled times, GB/s, read + write")
+  app.add_option(
+         "--copy-gbps", a.cost.copy_gbps,
+         "Bandwidth of page moves for modelled times, GB/s, read + write; the default is that of "
+         "one H200, docs/compaction.md")
       ->check(within<double>(1e-3, 1e6))
       ->capture_default_str()
       ->group(measure);

@@ -21,8 +21,9 @@ namespace packstone::sim {
 struct CostModel {
   std::int64_t slot_bytes{1152};  ///< of one slot in one buffer: an MLA bf16 row
   std::int64_t layers{61};        ///< buffers moved together
-  double copy_gbps{3272.0};       ///< page moves, read + write; measured on one H200, page 1
-  double read_gbps{4653.0};       ///< contiguous rows, sim/cost_curve.csv; measured on one H200
+  /// Page moves, read + write: random pages of 1,152 bytes on one H200, docs/compaction.md.
+  double copy_gbps{3641.0};
+  double read_gbps{4653.0};  ///< contiguous rows, sim/cost_curve.csv; measured on one H200
 };
 
 /// The oracle's metrics for the sequences of one sample.
