@@ -113,10 +113,16 @@ std::int64_t saturated_product(std::int64_t a, std::int64_t b) {
 // Finds every table entry that a move rewrites, and counts runs before and after, in one pass over
 // the tables. Throws when a table names a page that is not live.
 void patch_tables(const PoolSnapshot& snapshot, MovePlan& plan) {
+  // One byte a page, because tables of a churned pool look pages up all over it.
   const std::size_t pages = snapshot.states.size();
-  std::vector<bool> moved(pages, false);
+  constexpr std::uint8_t kLive = 1;
+  constexpr std::uint8_t kMoved = 2;
+  std::vector<std::uint8_t> marks(pages);
+  for (std::size_t i = 0; i < pages; ++i) {
+    marks[i] = static_cast<std::uint8_t>(snapshot.states[i] == PageState::live);
+  }
   for (const PageMove& move : plan.moves)
-    moved[static_cast<std::size_t>(index_of(move.from))] = true;
+    marks[static_cast<std::size_t>(index_of(move.from))] |= kMoved;
   std::vector<std::int32_t> patched(plan.moves.size(), 0);
   std::vector<PageId> after;
   for (const PoolSnapshot::Table& table : snapshot.tables) {
@@ -126,10 +132,11 @@ void patch_tables(const PoolSnapshot& snapshot, MovePlan& plan) {
     for (std::size_t i = 0; i < table.pages.size(); ++i) {
       const PageId page = table.pages[i];
       const auto at = static_cast<std::size_t>(index_of(page));
-      if (at >= pages || snapshot.states[at] != PageState::live) report_dead(snapshot, table, page);
+      const std::uint8_t mark = at < pages ? marks[at] : std::uint8_t{0};
+      if ((mark & kLive) == 0) report_dead(snapshot, table, page);
       runs += index_of(page) != previous + 1 ? 1 : 0;
       previous = index_of(page);
-      if (!moved[at]) continue;
+      if (mark == kLive) continue;
       const auto move = std::ranges::lower_bound(plan.moves, page, {}, &PageMove::from);
       patched[static_cast<std::size_t>(move - plan.moves.begin())] += 1;
       plan.patches.push_back(
