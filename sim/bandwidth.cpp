@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sim/bandwidth.hpp>
 #include <sim/cost_curve.hpp>
-#include <sim/cpu_gather.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -156,17 +155,14 @@ Spread spread_of(std::vector<double> values) {
   return {.median = values[values.size() / 2], .min = values.front(), .max = values.back()};
 }
 
-std::vector<BandwidthFigure> measure_on_cpu(const ProbeCase& probe,
-                                            const CpuProbeOptions& options) {
+std::vector<BandwidthFigure> measure_on_cpu(const ProbeCase& probe, const GatherMemory& memory,
+                                            int threads) {
   std::vector<BandwidthFigure> figures;
-  if (probe.pool_bytes() > options.pool_bytes_max) return figures;
+  if (probe.pool_bytes() > memory.bytes()) return figures;
   const Bytes row = probe.spec.model.row_bytes();
   for (const Placement& placement : placements_of(probe, 1)) {
-    const CpuGatherResult gather =
-        measure_cpu_gather(placement.tables, {.row_bytes = row,
-                                              .threads = options.threads,
-                                              .repeats = kProbeRuns,
-                                              .pool_bytes_max = options.pool_bytes_max});
+    const CpuGatherResult gather = measure_cpu_gather(
+        memory, placement.tables, {.row_bytes = row, .threads = threads, .repeats = kProbeRuns});
     const double bytes = static_cast<double>(placement.tables.tokens()) * static_cast<double>(row);
     figures.push_back({.placement = placement.name,
                        .kernel = "cpu-gather",

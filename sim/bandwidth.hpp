@@ -12,6 +12,7 @@
 
 #include <packstone/units.hpp>
 
+#include <sim/cpu_gather.hpp>
 #include <sim/kv_model.hpp>
 #include <sim/table_layouts.hpp>
 
@@ -186,13 +187,13 @@ class BandwidthProbe {
 /// Runs of a measurement: each placement in turn, so many times.
 inline constexpr int kProbeRuns = 3;
 
-/// The case on this machine's processors, where its pool fits `pool_bytes_max`, else nothing.
-struct CpuProbeOptions {
-  int threads{0};
-  Bytes pool_bytes_max{Bytes{2} << 30};
-};
+/// Largest pool, one buffer of one layer, that the processors gather from.
+inline constexpr Bytes kCpuPoolBytesMax = Bytes{2} << 30;
+
+/// The case on this machine's processors, on so many threads (0: one a processor), where its pool
+/// fits `memory`, else nothing.
 [[nodiscard]] std::vector<BandwidthFigure> measure_on_cpu(const ProbeCase& probe,
-                                                          const CpuProbeOptions& options);
+                                                          const GatherMemory& memory, int threads);
 
 /// The case from the cost curve and `copy_gbps` (page moves, read + write).
 [[nodiscard]] ProbeResult model_case(const ProbeCase& probe, double copy_gbps);

@@ -5,9 +5,11 @@
 #include <sim/bandwidth_study.hpp>
 #include <sim/probe_case.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <thread>
+#include <utility>
 
 namespace packstone::sim {
 
@@ -40,22 +42,15 @@ void add_maps(const ProbeCase& probe, int columns, ProbeResult& result) {
     result.map_after = map_of(probe.stages.back().tables, probe.spec.model, columns);
 }
 
-/// The cases of the specs, in their order, each from a replay of its own.
-std::vector<std::optional<ProbeCase>> make_cases(const RequestList& list, const RunOptions& options,
-                                                 const std::vector<ProbeSpec>& specs,
-                                                 std::int64_t step, int threads) {
-  std::vector<std::optional<ProbeCase>> cases(specs.size());
-  std::vector<std::exception_ptr> errors(specs.size());
+/// Calls `work(i)` for each of [0, n) on so many threads; the first that threw throws here.
+template <typename Work>
+void on_threads(std::size_t n, int threads, Work&& work) {
+  std::vector<std::exception_ptr> errors(n);
   std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next.fetch_add(1); i < specs.size(); i = next.fetch_add(1)) {
+  const auto loop = [&] {
+    for (std::size_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) {
       try {
-        const ProbeCaseOptions making{.token_budget = options.scheduler.token_budget,
-                                      .reclaim = specs[i].shape.live()};
-        replay_until(list, options, step,
-                     [&](KvManager& kv, PrefixCache* cache, std::vector<SeqId> live) {
-                       cases[i] = make_case(kv, cache, std::move(live), specs[i], making);
-                     });
+        work(i);
       } catch (...) {
         errors[i] = std::current_exception();
       }
@@ -63,13 +58,88 @@ std::vector<std::optional<ProbeCase>> make_cases(const RequestList& list, const 
   };
   {
     std::vector<std::jthread> workers;
-    for (int t = 1; t < threads && t < std::ssize(specs); ++t) workers.emplace_back(work);
-    work();
+    for (std::size_t t = 1; t < std::min(n, static_cast<std::size_t>(threads)); ++t)
+      workers.emplace_back(loop);
+    loop();
   }
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+using Cases = std::vector<std::optional<ProbeCase>>;
+
+/// Of the specs that share a case with this one, the one of the fewest query tokens: its case has
+/// every sequence that another's has.
+std::size_t leader_of(const std::vector<ProbeSpec>& specs, std::size_t spec) {
+  std::size_t leader = spec;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (!share_a_case(specs[i], specs[spec])) continue;
+    const auto rank = [&](std::size_t at) { return std::pair(specs[at].shape.q_len, at); };
+    if (rank(i) < rank(leader)) leader = i;
+  }
+  return leader;
+}
+
+/// The cases of the specs, in their order, each from a replay of its own but for those that another
+/// one's serves.
+Cases make_cases(const RequestList& list, const RunOptions& options,
+                 const std::vector<ProbeSpec>& specs, std::int64_t step,
+                 const BandwidthStudyOptions& study) {
+  Cases cases(specs.size());
+  const auto make = [&](const std::vector<std::size_t>& which) {
+    if (study.progress != nullptr) study.progress->cases += static_cast<int>(which.size());
+    on_threads(which.size(), study.threads, [&](std::size_t k) {
+      const std::size_t i = which[k];
+      const ProbeCaseOptions making{.token_budget = options.scheduler.token_budget,
+                                    .reclaim = specs[i].shape.live(),
+                                    .progress = study.progress};
+      replay_until(list, options, step,
+                   [&](KvManager& kv, PrefixCache* cache, std::vector<SeqId> live) {
+                     cases[i] = make_case(kv, cache, std::move(live), specs[i], making);
+                   });
+      if (study.progress != nullptr) study.progress->made += 1;
+    });
+  };
+  std::vector<std::size_t> leaders;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (leader_of(specs, i) == i) leaders.push_back(i);
+  }
+  make(leaders);
+  std::vector<std::size_t> others;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const std::size_t leader = leader_of(specs, i);
+    // What had no room for the leader has none for this one.
+    if (leader == i || !cases[leader]) continue;
+    if (serves(*cases[leader], specs[i])) {
+      cases[i] = cases[leader];
+      cases[i]->spec = specs[i];
+    } else {
+      others.push_back(i);
+    }
+  }
+  make(others);
   return cases;
+}
+
+ProbeResult without_device(const ProbeCase& probe, const RunOptions& options,
+                           const BandwidthStudyOptions& study, const GatherMemory& memory) {
+  ProbeResult result = model_case(probe, options.cost.copy_gbps);
+  if (study.measure == Measure::model) return result;
+  const std::vector<BandwidthFigure> measured = measure_on_cpu(probe, memory, study.threads);
+  if (measured.empty()) result.note = "too large a pool for a gather by the processors";
+  result.bandwidth.insert(result.bandwidth.begin(), measured.begin(), measured.end());
+  return result;
+}
+
+/// Memory for the largest pool that the processors gather from; none where they are not asked.
+GatherMemory memory_for(const Cases& cases, Measure measure) {
+  Bytes most = 0;
+  for (const std::optional<ProbeCase>& each : cases) {
+    if (!each || measure == Measure::model || each->pool_bytes() > kCpuPoolBytesMax) continue;
+    most = std::max(most, each->pool_bytes());
+  }
+  return GatherMemory(most);
 }
 
 }  // namespace
@@ -106,29 +176,24 @@ void study_bandwidth(const RequestList& list, const RunOptions& options,
       result.notes.push_back(name_of(spec) + " left out: the pool is too small for it");
     }
   }
-  const auto cases = make_cases(list, options, specs, checkpoint_step(result), study.threads);
+  ProbeProgress* const progress = study.progress;
+  if (progress != nullptr) progress->figures += static_cast<int>(specs.size());
+  const Cases cases = make_cases(list, options, specs, checkpoint_step(result), study);
   const bool on_device =
       probe != nullptr && (study.measure == Measure::automatic || study.measure == Measure::gpu);
+  std::optional<GatherMemory> memory;
+  if (!on_device) memory = memory_for(cases, study.measure);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     if (!cases[i]) {
       result.notes.push_back(name_of(specs[i]) + " left out: no room for it beside what stayed");
       continue;
     }
-    if (on_device) {
-      ProbeResult measured = probe->measure(*cases[i]);
-      settle(measured);
-      add_maps(*cases[i], options.map_columns, measured);
-      result.probes.push_back(std::move(measured));
-      continue;
-    }
-    ProbeResult modelled = model_case(*cases[i], options.cost.copy_gbps);
-    if (study.measure != Measure::model) {
-      std::vector<BandwidthFigure> measured = measure_on_cpu(*cases[i], {.threads = study.threads});
-      if (measured.empty()) modelled.note = "too large a pool for a gather by the processors";
-      modelled.bandwidth.insert(modelled.bandwidth.begin(), measured.begin(), measured.end());
-    }
-    add_maps(*cases[i], options.map_columns, modelled);
-    result.probes.push_back(std::move(modelled));
+    ProbeResult figures =
+        on_device ? probe->measure(*cases[i]) : without_device(*cases[i], options, study, *memory);
+    if (on_device) settle(figures);
+    add_maps(*cases[i], options.map_columns, figures);
+    result.probes.push_back(std::move(figures));
+    if (progress != nullptr) progress->measured += 1;
   }
 }
 

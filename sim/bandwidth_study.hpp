@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <sim/bandwidth.hpp>
+#include <sim/probe_case.hpp>
 #include <sim/run.hpp>
 
 #include <cstdint>
@@ -28,6 +29,7 @@ struct BandwidthStudyOptions {
   /// left out; a shape that was asked for and does not fit is an error.
   std::vector<ProbeSpec> specs;
   int threads{1};  ///< for making cases and for the processors' gather
+  ProbeProgress* progress{nullptr};
 };
 
 /// Live tables in decode and in verify, the three verify shapes (1,8,65,65536), (8,8,9,16384) and

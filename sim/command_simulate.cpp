@@ -202,8 +202,9 @@ void add_simulate_options(CLI::App& app, SimulateArguments& a) {
       a workload with a parameter; the summary as JSON on standard output
   packstone simulate --trace mooncake.jsonl --prefix-cache on --page-size 16 --pool-tokens 4000000
       prompts with equal block ids share their pages
-  packstone simulate --policy fifo --requests 3000 --defrag straighten:256 --defrag-after 8
-      churn the pool eight times over, then straighten it while the requests go on
+  packstone simulate --policy fifo --requests 3000 --defrag straighten:4096 --defrag-after 8
+      churn the pool eight times over, then straighten it while the requests go on; fewer pages a
+      step than requests take anew (here some 800) leave it as it is
   packstone simulate --gpu --policy fifo --page-size 1,64 --pool-tokens 1000000 --concurrency 1024 \
       --requests 8000 --out out/cost
       what churn costs attention and transfers: fresh, churned and defragmented
@@ -426,14 +427,25 @@ void simulate(const SimulateArguments& arguments, const CommandContext& context)
   const std::unique_ptr<BandwidthProbe> probe = probe_for(bandwidth, context, study);
   ProgressCounters counters;
   {
-    const ProgressDisplay display(context.err, counters, total_tokens(study.list) * runs, runs,
-                                  context.show_progress);
+    const std::int64_t total = total_tokens(study.list) * runs;
+    const ProgressDisplay display(
+        context.err,
+        [&counters, total, runs](double seconds) {
+          return progress_line(counters.tokens.load(), total, seconds, counters.runs_done.load(),
+                               runs);
+        },
+        context.show_progress);
     study.results = run_all(study.list, study.options, threads, &counters);
   }
   for (std::size_t i = 0; i < study.results.size(); ++i) {
-    if (context.show_progress && bandwidth.measure != Measure::off) {
-      context.err << "probing the pool of run " << i + 1 << " of " << study.results.size() << '\n';
-    }
+    ProbeProgress progress;
+    bandwidth.progress = &progress;
+    const ProgressDisplay display(
+        context.err,
+        [&progress, run = static_cast<std::int64_t>(i) + 1, runs](double seconds) {
+          return probe_progress_line(progress, run, runs, seconds);
+        },
+        context.show_progress && bandwidth.measure != Measure::off);
     study_bandwidth(study.list, study.options[i], bandwidth, probe.get(), study.results[i]);
   }
   if (arguments.out) write_folder(*arguments.out, study_files(study));

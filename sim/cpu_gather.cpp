@@ -54,9 +54,8 @@ std::vector<double> rates(int repeats, double bytes, const std::function<double(
   return result;
 }
 
-}  // namespace
-
-CpuGatherResult measure_cpu_gather(const TableSet& set, const CpuGatherOptions& options) {
+/// Bytes of the set's pool; what the options or the set may not be is thrown.
+Bytes checked_pool_bytes(const TableSet& set, const CpuGatherOptions& options) {
   if (options.row_bytes < 8 || options.row_bytes % 8 != 0 || options.repeats < 1 ||
       options.threads < 0) {
     throw InvalidArgument("cpu gather: row_bytes = " + std::to_string(options.row_bytes) +
@@ -69,13 +68,30 @@ CpuGatherResult measure_cpu_gather(const TableSet& set, const CpuGatherOptions& 
                           std::to_string(slots_total) + " rows of " +
                           std::to_string(options.row_bytes) + " bytes");
   }
+  return slots_total * options.row_bytes;
+}
+
+}  // namespace
+
+GatherMemory::GatherMemory(Bytes bytes) : words_(static_cast<std::size_t>(bytes / 8)) {
+  Prng prng(1);
+  for (std::uint64_t& word : words_) word = prng.next();
+}
+
+CpuGatherResult measure_cpu_gather(const TableSet& set, const CpuGatherOptions& options) {
+  return measure_cpu_gather(GatherMemory(checked_pool_bytes(set, options)), set, options);
+}
+
+CpuGatherResult measure_cpu_gather(const GatherMemory& memory, const TableSet& set,
+                                   const CpuGatherOptions& options) {
+  if (const Bytes needed = checked_pool_bytes(set, options); needed > memory.bytes()) {
+    throw InvalidArgument("cpu gather: a pool of " + std::to_string(needed) + " bytes in " +
+                          std::to_string(memory.bytes()) + " bytes of memory");
+  }
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  std::vector<std::uint64_t> words(static_cast<std::size_t>(slots_total * options.row_bytes / 8));
-  Prng prng(1);
-  for (std::uint64_t& word : words) word = prng.next();
-  const auto* pool = reinterpret_cast<const std::byte*>(words.data());
+  const std::byte* const pool = memory.data();
   const std::vector<SlotId> slots = slots_of(set);
   const double bytes = static_cast<double>(slots.size()) * static_cast<double>(options.row_bytes);
 

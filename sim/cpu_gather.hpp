@@ -8,9 +8,24 @@
 
 #include <sim/table_layouts.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace packstone::sim {
+
+/// Memory filled with random bytes, for any number of gathers: filling takes longer than they do.
+class GatherMemory {
+ public:
+  explicit GatherMemory(Bytes bytes);
+  [[nodiscard]] const std::byte* data() const {
+    return reinterpret_cast<const std::byte*>(words_.data());
+  }
+  [[nodiscard]] Bytes bytes() const { return static_cast<Bytes>(words_.size()) * 8; }
+
+ private:
+  std::vector<std::uint64_t> words_;
+};
 
 struct CpuGatherOptions {
   Bytes row_bytes{1152};
@@ -28,9 +43,11 @@ struct CpuGatherResult {
   int threads{1};
 };
 
-/// Reads every row of every table, passes over a pool filled with random bytes. Throws
-/// InvalidArgument for a pool past the limit, no tokens, or row_bytes that is not a positive
-/// multiple of 8.
+/// Reads every row of every table from the front of `memory`. Throws InvalidArgument for a pool
+/// past the limit or the memory, no tokens, or row_bytes that is not a positive multiple of 8.
+[[nodiscard]] CpuGatherResult measure_cpu_gather(const GatherMemory& memory, const TableSet& set,
+                                                 const CpuGatherOptions& options = {});
+/// The same from memory of its own.
 [[nodiscard]] CpuGatherResult measure_cpu_gather(const TableSet& set,
                                                  const CpuGatherOptions& options = {});
 

@@ -108,7 +108,13 @@ Meter::Meter(PageCount pages, std::int64_t page_size, std::int64_t slot_bytes)
   used_.resize(static_cast<std::size_t>(pages / 64 + 1));
   run_class_.resize(static_cast<std::size_t>(pages));
   const std::int64_t bytes = pages * page_size * slot_bytes;
-  region_seen_.resize(static_cast<std::size_t>((bytes >> kRegionShift) + 1));
+  const auto regions = static_cast<std::size_t>((bytes >> kRegionShift) + 1);
+  region_seen_.reset(static_cast<std::uint32_t*>(std::calloc(regions, sizeof(std::uint32_t))));
+  if (region_seen_ == nullptr) {
+    throw InvalidArgument("a pool of " + std::to_string(bytes) + " bytes a layer has " +
+                          std::to_string(regions) +
+                          " regions of 2 MiB: too many to keep count of in this machine's memory");
+  }
 }
 
 void Meter::begin() {

@@ -19,6 +19,8 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -144,9 +146,14 @@ class Meter {
   PageCount live_{0};
   PageCount frontier_{0};
   PageCount frontier_moves_{0};
-  std::vector<std::uint64_t> used_;         // bit a page
-  std::vector<std::uint8_t> run_class_;     // [pages], of those in use
-  std::vector<std::uint32_t> region_seen_;  // [regions], stamp of the sequence that was there last
+  std::vector<std::uint64_t> used_;      // bit a page
+  std::vector<std::uint8_t> run_class_;  // [pages], of those in use
+  /// [regions], stamp of the sequence that was there last. Of huge pages there are many more
+  /// regions than are ever touched, so they come from calloc, which leaves them untouched as well.
+  struct Free {
+    void operator()(std::uint32_t* stamps) const { std::free(stamps); }
+  };
+  std::unique_ptr<std::uint32_t[], Free> region_seen_;
   std::uint32_t stamp_{0};
 };
 

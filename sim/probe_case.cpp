@@ -58,17 +58,17 @@ TableSet tables_of(const KvManager& kv, std::span<const SeqId> read) {
 }
 
 std::int64_t empty_regions(const KvManager& kv, Bytes page_bytes) {
+  // Whole regions between the bytes of one page in use and of the next.
   const FreeSet& set = kv.allocator().set();
-  const Bytes pool = set.pages() * page_bytes;
-  std::vector<std::uint8_t> used(static_cast<std::size_t>(pool / kRegionBytes), 0);
-  for (std::int32_t page = 0; page < set.pages(); ++page) {
-    if (page > 0 && set.state(PageId{page}) == PageState::free) continue;
-    const Bytes first = page * page_bytes / kRegionBytes;
-    const Bytes last = ((page + 1) * page_bytes - 1) / kRegionBytes;
-    for (Bytes region = first; region <= last && region < std::ssize(used); ++region)
-      used[static_cast<std::size_t>(region)] = 1;
+  std::int64_t empty = 0;
+  std::int32_t begin = 1;
+  for (std::int32_t page = 1; page <= set.pages(); ++page) {
+    if (page < set.pages() && set.state(PageId{page}) == PageState::free) continue;
+    const Bytes first = (begin * page_bytes + kRegionBytes - 1) / kRegionBytes;
+    empty += std::max<Bytes>(page * page_bytes / kRegionBytes - first, 0);
+    begin = page + 1;
   }
-  return std::ranges::count(used, 0);
+  return empty;
 }
 
 /// Above every epoch of the replay's own defrag.
@@ -82,6 +82,11 @@ void carry_out(KvManager& kv, PrefixCache* cache, const MovePlan& plan, Epoch ep
 
 void plan_defrag(KvManager& kv, PrefixCache* cache, std::span<const SeqId> read,
                  const ProbeCaseOptions& options, ProbeCase& probe) {
+  const auto note = [&](const MovePlan& plan) {
+    if (options.progress == nullptr) return;
+    options.progress->plans.fetch_add(1, std::memory_order_relaxed);
+    options.progress->moves.fetch_add(std::ssize(plan.moves), std::memory_order_relaxed);
+  };
   // Only what is read counts as gain, so only that is straightened.
   std::vector<ReadWeight> weights;
   for (const SeqId seq : kv.live_sequences()) {
@@ -112,6 +117,7 @@ void plan_defrag(KvManager& kv, PrefixCache* cache, std::span<const SeqId> read,
       break;
     }
     carry_out(kv, cache, plan, ++epoch);
+    note(plan);
     moved += std::ssize(plan.moves);
     stage.plans.push_back(std::move(plan.moves));
     if (moved >= next && std::ssize(probe.stages) + 1 < options.stages) close_stage();
@@ -231,6 +237,19 @@ std::optional<ProbeCase> make_case(KvManager& kv, PrefixCache* cache, std::vecto
   if (options.defrag) plan_defrag(kv, cache, read, options, probe);
   if (options.reclaim) plan_reclaim(kv, cache, live, probe);
   return probe;
+}
+
+bool share_a_case(const ProbeSpec& a, const ProbeSpec& b) {
+  if (a.shape.live() || b.shape.live())
+    return a.shape.live() && b.shape.live() && a.model.row_bytes() == b.model.row_bytes();
+  return a.shape.batch == b.shape.batch &&
+         TokenCount{a.shape.length} + a.shape.q_len == TokenCount{b.shape.length} + b.shape.q_len;
+}
+
+bool serves(const ProbeCase& made, const ProbeSpec& spec) {
+  const TokenCount least = spec.shape.live() ? spec.shape.q_len : 0;
+  return share_a_case(made.spec, spec) && (!spec.shape.live() || made.spec.shape.q_len <= least) &&
+         std::ranges::all_of(made.churned.lengths, [&](TokenCount each) { return each > least; });
 }
 
 std::int64_t checkpoint_step(const RunResult& result) {

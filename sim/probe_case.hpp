@@ -18,6 +18,8 @@
 #include <sim/bandwidth.hpp>
 #include <sim/run.hpp>
 
+#include <atomic>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +30,16 @@ namespace packstone::sim {
 /// MODEL:B,H,q,L or MODEL:live,H,q. Throws InvalidArgument.
 [[nodiscard]] ProbeSpec probe_spec_from(const std::string& text);
 
+/// How far the study of a pool has come; written while cases are made and measured.
+struct ProbeProgress {
+  std::atomic<int> cases{0};  ///< to be made: those that are alike are made once
+  std::atomic<int> made{0};
+  std::atomic<std::int64_t> plans{0};
+  std::atomic<std::int64_t> moves{0};
+  std::atomic<int> figures{0};  ///< cases to be measured or modelled
+  std::atomic<int> measured{0};
+};
+
 struct ProbeCaseOptions {
   std::int64_t token_budget{8192};
   int stages{4};  ///< most stages of the defrag
@@ -36,6 +48,7 @@ struct ProbeCaseOptions {
   int plans_max{2000};  ///< of the defrag; past it the case is not straight
   bool defrag{true};
   bool reclaim{false};  ///< plan for memory given back too
+  ProbeProgress* progress{nullptr};
 };
 
 /// Places the shape's sequences in the manager; `live` are its sequences, oldest first, of which
@@ -52,6 +65,15 @@ struct ProbeCaseOptions {
 [[nodiscard]] std::optional<ProbeCase> make_case(KvManager& kv, PrefixCache* cache,
                                                  std::vector<SeqId> live, const ProbeSpec& spec,
                                                  const ProbeCaseOptions& options);
+
+/// Whether the specs ask for the same sequences in the same pool, so that one case may do for both:
+/// the model's own geometry counts only in what is given back, the query tokens of live sequences
+/// only in which of them are too short.
+[[nodiscard]] bool share_a_case(const ProbeSpec& a, const ProbeSpec& b);
+
+/// Whether the case, under another spec, is what `make_case` would make for that spec: they share a
+/// case and, of live sequences, none is too short for it.
+[[nodiscard]] bool serves(const ProbeCase& made, const ProbeSpec& spec);
 
 /// Step of the last steady sample of a run, where its pool is probed.
 [[nodiscard]] std::int64_t checkpoint_step(const RunResult& result);

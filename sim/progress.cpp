@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <ostream>
+#include <utility>
 
 namespace packstone::sim {
 
@@ -40,10 +41,19 @@ std::string progress_line(std::int64_t done, std::int64_t total, double seconds,
   return line + fmt::format(", {} of {} runs done", runs_done, runs);
 }
 
-ProgressDisplay::ProgressDisplay(std::ostream& out, const ProgressCounters& counters,
-                                 std::int64_t total, std::int64_t runs, bool enabled) {
+std::string probe_progress_line(const ProbeProgress& progress, std::int64_t run, std::int64_t runs,
+                                double seconds) {
+  return fmt::format(
+      "probing run {} of {}: {} of {} cases made, {} plans of {} moves; {} of {} "
+      "measured, {}",
+      run, runs, progress.made.load(), progress.cases.load(), progress.plans.load(),
+      millions(static_cast<double>(progress.moves.load())), progress.measured.load(),
+      progress.figures.load(), duration(seconds));
+}
+
+ProgressDisplay::ProgressDisplay(std::ostream& out, Line line, bool enabled) {
   if (!enabled) return;
-  thread_ = std::jthread([&out, &counters, total, runs](const std::stop_token& stop) {
+  thread_ = std::jthread([&out, line = std::move(line)](const std::stop_token& stop) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
     std::mutex mutex;
@@ -52,9 +62,7 @@ ProgressDisplay::ProgressDisplay(std::ostream& out, const ProgressCounters& coun
     while (!wake.wait_for(lock, stop, std::chrono::milliseconds(200),
                           [&stop] { return stop.stop_requested(); })) {
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-      out << "\r\x1b[K"
-          << progress_line(counters.tokens.load(), total, seconds, counters.runs_done.load(), runs)
-          << std::flush;
+      out << "\r\x1b[K" << line(seconds) << std::flush;
     }
     out << "\r\x1b[K" << std::flush;
   });

@@ -13,6 +13,7 @@
 #include <sim/report.hpp>
 #include <sim/workload.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -183,6 +184,43 @@ TEST(ProbeCases, AShapePastThePoolIsNoCase) {
   EXPECT_EQ(kv.length(placed->front()), 100);
   std::vector<SeqId> none = *placed;
   EXPECT_FALSE(place_sequences(kv, none, {.batch = 2, .q_len = 1, .length = 60}, 16).has_value());
+}
+
+void expect_equal(const ProbeCase& a, const ProbeCase& b) {
+  EXPECT_EQ(a.churned.tables, b.churned.tables);
+  EXPECT_EQ(a.churned.lengths, b.churned.lengths);
+  ASSERT_EQ(a.stages.size(), b.stages.size());
+  for (std::size_t i = 0; i < a.stages.size(); ++i) {
+    EXPECT_EQ(a.stages[i].plans, b.stages[i].plans);
+    EXPECT_EQ(a.stages[i].tables.tables, b.stages[i].tables.tables);
+  }
+  ASSERT_EQ(a.reclaim.has_value(), b.reclaim.has_value());
+  if (!a.reclaim) return;
+  EXPECT_EQ(a.reclaim->plans, b.reclaim->plans);
+  EXPECT_EQ(a.reclaim->regions_before, b.reclaim->regions_before);
+  EXPECT_EQ(a.reclaim->regions_after, b.reclaim->regions_after);
+}
+
+TEST(ProbeCases, OneThatServesAnotherSpecIsTheOneThatWouldBeMadeForIt) {
+  const ProbeCase placed = case_of(probe_spec_from("kimi-k2:2,16,1,2000"));
+  const ProbeSpec gqa = probe_spec_from("llama-3-70b-tp8:2,8,1,2000");
+  ASSERT_TRUE(serves(placed, gqa));
+  expect_equal(placed, case_of(gqa));
+  EXPECT_FALSE(serves(placed, probe_spec_from("kimi-k2:2,16,2,2000")));
+  EXPECT_FALSE(serves(placed, probe_spec_from("kimi-k2:3,16,1,2000")));
+  EXPECT_FALSE(serves(placed, probe_spec_from("kimi-k2:live,16,1")));
+
+  const ProbeCase live = case_of(probe_spec_from("kimi-k2:live,8,1"), 1, true);
+  const TokenCount shortest = *std::ranges::min_element(live.churned.lengths);
+  ASSERT_GT(shortest, 9);
+  const ProbeSpec verify = probe_spec_from("kimi-k2:live,8,9");
+  ASSERT_TRUE(serves(live, verify));
+  expect_equal(live, case_of(verify, 1, true));
+  // A sequence would be too short; rows of another size fill other granules.
+  const ProbeSpec longer = {verify.model, {.q_len = static_cast<std::int32_t>(shortest)}};
+  EXPECT_FALSE(serves(live, longer));
+  EXPECT_LT(case_of(longer, 1, true).churned.tables.size(), live.churned.tables.size());
+  EXPECT_FALSE(serves(live, probe_spec_from("glm-5-fp8:live,8,1")));
 }
 
 ProbeResult result_of(double churned_us, double straight_us, double spread) {
@@ -374,6 +412,34 @@ TEST(BandwidthStudy, WithoutADeviceEveryFigureSaysSo) {
     } else {
       EXPECT_THAT(how, ::testing::ElementsAre("measured-cpu", "modelled"));
     }
+  }
+}
+
+TEST(BandwidthStudy, SpecsThatShareACaseHaveItMadeOnceAndEachItsFigures) {
+  const RequestList list = chat();
+  const RunOptions options = small_options();
+  const RunResult replayed = run(list, options);
+  std::vector<ProbeSpec> specs;
+  for (const char* text : {"kimi-k2:live,8,40", "kimi-k2:2,16,1,2000", "kimi-k2:live,8,1",
+                           "llama-3-70b-tp8:2,8,1,2000", "kimi-k2:live,8,255"})
+    specs.push_back(probe_spec_from(text));
+  ProbeProgress progress;
+  RunResult together = replayed;
+  study_bandwidth(list, options,
+                  {.measure = Measure::model, .specs = specs, .threads = 2, .progress = &progress},
+                  nullptr, together);
+  ASSERT_EQ(together.probes.size(), specs.size());
+  EXPECT_LT(progress.cases, 5);
+  EXPECT_EQ(progress.made, progress.cases);
+  EXPECT_EQ(progress.measured, 5);
+  EXPECT_GT(progress.moves, progress.plans);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    RunResult alone = replayed;
+    study_bandwidth(list, options, {.measure = Measure::model, .specs = {specs[i]}}, nullptr,
+                    alone);
+    RunResult one = replayed;
+    one.probes = {together.probes[i]};
+    EXPECT_EQ(bandwidth_json(one), bandwidth_json(alone)) << specs[i].shape.text();
   }
 }
 

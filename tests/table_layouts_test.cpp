@@ -82,6 +82,11 @@ TEST(CpuGather, RefusesWhatItCannotMeasure) {
   EXPECT_THROW((void)measure_cpu_gather(small_set(), {.row_bytes = 64, .pool_bytes_max = 100}),
                InvalidArgument);
   EXPECT_THROW((void)measure_cpu_gather(TableSet{}, {}), InvalidArgument);
+  const TableSet set = small_set();
+  const Bytes pool = set.pool_pages * set.page_size * 64;
+  EXPECT_GT(measure_cpu_gather(GatherMemory(pool), set, {.row_bytes = 64, .repeats = 1}).gbps, 0.0);
+  EXPECT_THROW((void)measure_cpu_gather(GatherMemory(pool - 8), set, {.row_bytes = 64}),
+               InvalidArgument);
 }
 
 }  // namespace
