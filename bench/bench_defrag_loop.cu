@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Defragmentation beside a running decode loop: GB/s of every step while a churned pool is being
-// straightened, next to the same loop without it, whose tokens must be the same.
+// straightened, next to the same loop without it, whose tokens must be the same. The default goes
+// on until the pool is straight and a while longer; a table of steps goes to standard error.
 //
 //   bench_defrag_loop --out loop.json               Kimi K2's geometry, 16 sequences of 16,384
 //   bench_defrag_loop --batch 32 --prompt 8192 --budget 512 --steps 300
@@ -15,9 +16,11 @@
 #include <nlohmann/json.hpp>
 #include <sim/cuda/decode_loop.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace packstone::bench {
 namespace {
@@ -34,12 +37,65 @@ nlohmann::ordered_json steps_json(const sim::DecodeLoopResult& result, double ce
   return rows;
 }
 
+/// Decode breaks a run with nearly every token, so the planner always has something left: straight
+/// is from the first step on at nine tenths of the longest mean run.
+int straight_from(const sim::DecodeLoopResult& result) {
+  double longest = 0;
+  for (const sim::DecodeStep& step : result.steps) longest = std::max(longest, step.run_mean);
+  int first = 0;
+  while (result.steps[static_cast<std::size_t>(first)].run_mean < 0.9 * longest) ++first;
+  return first;
+}
+
+/// Mean GB/s of the steps [begin, end); 0 for none.
+double mean_gbps(const sim::DecodeLoopResult& result, int begin, int end) {
+  double sum = 0;
+  for (int i = begin; i < end; ++i) sum += result.steps[static_cast<std::size_t>(i)].gbps;
+  return end > begin ? sum / (end - begin) : 0.0;
+}
+
+void print_steps(const sim::DecodeLoopResult& with, const sim::DecodeLoopResult& without) {
+  std::fputs("   step  moves  mean run, slots    without       GB/s    without\n", stderr);
+  const std::size_t last = with.steps.size() - 1;
+  const std::size_t stride = std::max<std::size_t>(with.steps.size() / 20, 1);
+  for (std::size_t i = 0; i <= last; i += i < last ? std::min(stride, last - i) : 1) {
+    const sim::DecodeStep& a = with.steps[i];
+    const sim::DecodeStep& b = without.steps[i];
+    std::fprintf(stderr, "%7zu %6lld %16.1f %10.1f %10.0f %10.0f\n", i,
+                 static_cast<long long>(a.moves), a.run_mean, b.run_mean, a.gbps, b.gbps);
+  }
+}
+
+/// GB/s before the moves, during them and once the pool is straight.
+nlohmann::ordered_json phases_json(const sim::DecodeLoopResult& with,
+                                   const sim::DecodeLoopResult& without, int from, int straight) {
+  auto rows = nlohmann::ordered_json::array();
+  const int steps = static_cast<int>(with.steps.size());
+  // The first step loads the modules.
+  const std::pair<int, int> spans[] = {{1, from}, {from, straight}, {straight, steps}};
+  const char* const names[] = {"before", "straightening", "straight"};
+  for (int i = 0; i < 3; ++i) {
+    const auto [begin, end] = spans[i];
+    if (end <= begin) continue;
+    const double a = mean_gbps(with, begin, end);
+    const double b = mean_gbps(without, begin, end);
+    rows.push_back({{"phase", names[i]},
+                    {"from_step", begin},
+                    {"to_step", end - 1},
+                    {"gbps_with_defrag", a},
+                    {"gbps_without", b}});
+    std::fprintf(stderr, "%s, steps %d to %d: %.0f GB/s with defrag, %.0f without\n", names[i],
+                 begin, end - 1, a, b);
+  }
+  return rows;
+}
+
 int main_of(int argc, char** argv) {
   sim::DecodeLoopOptions options{.model = sim::kv_model("kimi-k2"),
                                  .pages = 500'000,
                                  .batch = 16,
                                  .prompt = 16'384,
-                                 .steps = 400,
+                                 .steps = 1000,
                                  .budget = 1024,
                                  .defrag_from = 20};
   if (smoke()) {
@@ -68,6 +124,9 @@ int main_of(int argc, char** argv) {
   plain.budget = 0;
   const sim::DecodeLoopResult without = sim::run_decode_loop(plain);
   const bool same = with.tokens == without.tokens;
+  const int straight = straight_from(with);
+  print_steps(with, without);
+  const auto phases = phases_json(with, without, options.defrag_from, straight);
   const nlohmann::ordered_json json = {{"card", cuda::describe_attention().device_name},
                                        {"how", "measured-gpu"},
                                        {"model", options.model.name},
@@ -80,6 +139,9 @@ int main_of(int argc, char** argv) {
                                        {"defrag_from_step", options.defrag_from},
                                        {"ceiling_gbps", ceiling},
                                        {"moves", with.moves},
+                                       {"straight_from_step", straight},
+                                       {"run_mean_at_the_end", with.steps.back().run_mean},
+                                       {"phases", phases},
                                        {"tokens", with.tokens.size()},
                                        {"tokens_identical", same},
                                        {"tables_agree", with.tables_agree && without.tables_agree},
@@ -105,10 +167,5 @@ int main_of(int argc, char** argv) {
 }  // namespace packstone::bench
 
 int main(int argc, char** argv) {
-  if (!packstone::bench::device_present()) {
-    std::puts("no CUDA device");
-    return 0;
-  }
-  benchmark::Initialize(&argc, argv);
-  return packstone::bench::main_of(argc, argv);
+  return packstone::bench::run_on_device(argc, argv, packstone::bench::main_of);
 }
