@@ -424,28 +424,6 @@ TEST(ReferenceVerify, AT13_EachRequestHasMaskRowsOfItsOwn) {
   expect_dense(c, "two of 3 x 5");
 }
 
-TEST(ReferenceVerify, AT15_ScalesOfEightBitRows) {
-  // A zero token, a token with an outlier and neighbours with scales 1e-4 and 10, in per-token
-  // mode.
-  AttentionCase c;
-  c.heads = 1;
-  c.kv_type = KvType::e4m3_tile;
-  c.prefix = {4};
-  c.tail = TailPlace::none;
-  AttentionInputs inputs(c);
-  const float scales[] = {1e-4F, 10.0F, 1.0F, 448.0F};
-  for (std::int64_t t = 0; t < 4; ++t) {
-    std::uint8_t* row = inputs.pool_k.data() + inputs.slot_of_token(0, t) * 656;
-    for (int tile = 0; tile < 4; ++tile) std::memcpy(row + 512 + 4 * tile, &scales[t], 4);
-    std::memset(row, t == 2 ? 0 : 0x38, 512);  // 0x38 is 1.0
-  }
-  // q = 0 makes the weights 1/4 each, so out is the mean of the four rows.
-  std::fill(inputs.q.begin(), inputs.q.end(), std::uint8_t{0});
-  const Result got = run_reference(inputs);
-  for (std::size_t d = 0; d < 512; ++d)
-    EXPECT_NEAR(double{got.out[d]}, (1e-4 + 10.0 + 0.0 + 448.0) / 4.0, 1e-5);
-}
-
 TEST(ReferenceVerify, AT16_VeryLongLengths) {
   for (const std::int32_t length : {131'071, 131'072, 131'073, 262'145}) {
     AttentionCase c;

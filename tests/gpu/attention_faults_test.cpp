@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that users of other attention libraries met, each by the name it has in the project's list
 // of faults.
+#include "tests/attention_fault_inputs.hpp"
 #include "tests/gpu/attention_device.hpp"
 
+#include <packstone/cuda/attention.hpp>
 #include <packstone/cuda/stream.hpp>
 
 #include <cmath>
@@ -244,25 +246,20 @@ TEST_P(AttentionFaults, AT15_EightBitScalesZeroTokensAndOutliers) {
   }
 }
 
-TEST_P(MlaFaults, AT15_NeighboursWithScalesFarApart) {
-  // The latent part is small and the rope part about 1, one token is zero, two neighbours have
-  // scales 1e-4 and 10.
-  AttentionCase c = base_case();
-  c.kv_type = KvType::e4m3_tile;
-  c.prefix = {100};
-  c.kv_spread = 1.0F;
-  c.scale = 0.05F;
-  c.out_type = FloatType::fp32;
-  AttentionInputs inputs(c);
-  const float scales[] = {1e-4F, 10.0F / 448.0F, 1.0F};
-  for (std::int64_t t = 10; t < 13; ++t) {
-    std::uint8_t* row = inputs.pool_k.data() + inputs.slot_of_token(0, t) * inputs.k_row_bytes();
-    for (std::int32_t tile = 0; tile < kMlaTiles; ++tile) {
-      std::memcpy(row + kMlaTileScaleOffset + 4 * tile, &scales[t - 10], 4);
-    }
-    if (t == 12) std::memset(row, 0, kMlaLatentDim);
-  }
-  EXPECT_EQ(test::compare_with_oracle(inputs, run_device(inputs)), "");
+TEST_P(MlaFaults, AT15_EachTileOfARowHasItsOwnScaleAndTheRopePartHasNone) {
+  test::EightBitRows rows = test::rows_with_tile_scales();
+  const DeviceResult got = run_device(rows.inputs);
+  EXPECT_EQ(test::wrong_rows(rows, values_of(got, rows.inputs.description()), got.lse, 1.0 / 128),
+            "");
+}
+
+TEST_P(MlaFaults, AT15_OneScaleKeepsBothPartsWithinTheBoundOfTheFormat) {
+  test::EightBitRows rows = test::rows_with_one_scale();
+  const DeviceResult got = run_device(rows.inputs);
+  // The format's bound, and that of bf16 products.
+  EXPECT_EQ(test::wrong_rows(rows, values_of(got, rows.inputs.description()), got.lse,
+                             1.0 / 16 + 1.0 / 128),
+            "");
 }
 
 TEST_P(AttentionFaults, AT16_VeryLongLengths) {
@@ -345,19 +342,59 @@ TEST_P(AttentionFaults, MG02_EmptyPartialsTakeNoWeight) {
   EXPECT_EQ(got.lse[0], -INFINITY);
 }
 
-TEST_P(AttentionFaults, MG03_BothBasesThroughTheKernels) {
+void expect_all_near(const std::vector<float>& values, double want) {
+  ASSERT_FALSE(values.empty());
+  for (const float value : values) ASSERT_NEAR(double{value}, want, 1e-5 * std::fabs(want));
+}
+
+TEST_P(AttentionFaults, MG03_PiecesOfUnequalLengthMergeInEitherBase) {
   for (const LseBase base : {LseBase::natural, LseBase::two}) {
     AttentionCase c = base_case();
-    c.prefix = {8};
-    c.tail = TailPlace::none;
     c.lse_base = base;
-    c.padded_tokens = 0;
-    AttentionInputs inputs(c);
-    std::fill(inputs.q.begin(), inputs.q.end(), std::uint8_t{0});
-    VerifyPlanOptions options;
-    options.splits = 2;
-    const DeviceResult got = run_device(inputs, options);
-    for (const float lse : got.lse) EXPECT_NEAR(lse, base == LseBase::two ? 3.0 : 2.0794415, 1e-5);
+    // Pieces of 64 and 40 keys: in another base their weights would be others.
+    const std::int32_t lengths[][2] = {{3, 5}, {64, 40}};
+    for (const auto& [ones, nines] : lengths) {
+      AttentionInputs inputs = test::ones_and_nines(c, ones, nines);
+      VerifyPlanOptions options;
+      options.batch_invariant = true;
+      options.split_tokens = 64;
+      const DeviceResult got = run_device(inputs, options);
+      expect_all_near(values_of(got, inputs.description()),
+                      static_cast<double>(ones + 9 * nines) / (ones + nines));
+      expect_all_near(got.lse, test::log_of(ones + nines, base));
+    }
+  }
+}
+
+TEST_P(AttentionFaults, MG03_TwoCallsMergeInEitherBase) {
+  for (const LseBase base : {LseBase::natural, LseBase::two}) {
+    AttentionCase c = base_case();
+    c.lse_base = base;
+    AttentionInputs ones = test::ones_and_nines(c, 3, 0);
+    AttentionInputs nines = test::ones_and_nines(c, 0, 5);
+    const DeviceResult first = run_device(ones);
+    const DeviceResult second = run_device(nines);
+    test::DeviceArray out_a, lse_a, out_b, lse_b, out, lse;
+    out_a.upload(first.out);
+    lse_a.upload(first.lse);
+    out_b.upload(second.out);
+    lse_b.upload(second.lse);
+    out.upload(std::vector<std::uint8_t>(first.out.size(), 0xFF));
+    lse.upload(std::vector<float>(first.lse.size(), -1.0F));
+    cuda::merge_states({.out = out_a.as<void>(), .lse = lse_a.as<float>()},
+                       {.out = out_b.as<void>(), .lse = lse_b.as<float>()},
+                       {.rows = static_cast<std::int64_t>(first.lse.size()),
+                        .dim = ones.head_dim_v(),
+                        .type = FloatType::fp32,
+                        .lse_base = base,
+                        .merged_out = out.as<void>(),
+                        .merged_lse = lse.as<float>()},
+                       nullptr);
+    DeviceResult merged;
+    out.download(&merged.out);
+    lse.download(&merged.lse);
+    expect_all_near(values_of(merged, ones.description()), 6.0);
+    expect_all_near(merged.lse, test::log_of(8, base));
   }
 }
 
