@@ -13,7 +13,12 @@
 namespace packstone {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// GCC defines macros for its sanitizers, clang answers a question.
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 constexpr bool kAddressesAreTheSanitizers = true;
 #else
 constexpr bool kAddressesAreTheSanitizers = false;
