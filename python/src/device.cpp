@@ -90,36 +90,15 @@ void set_output(VerifyCall& call, const Tensor& out, const std::optional<Mutable
   params.output.lse_stride_token = std::int64_t{4} * given.stride(0);
 }
 
-void make_call(VerifyCall* self, const Tensor& q, const Tensor& k, const Tensor& table,
-               const Tensor& prefix_lens, const Tensor& q_indptr, const Mutable& out,
-               const std::optional<Mutable>& lse, const std::optional<Tensor>& v,
-               const std::optional<Tensor>& table_indptr, const std::string& kind,
-               std::int32_t page_size, const std::string& mask,
-               const std::optional<Tensor>& parents, const std::optional<Tensor>& words,
-               float scale, float logit_cap, float k_scale, float v_scale, bool tail) {
-  if (q.device_type() != kCuda) throw InvalidArgument("q is not on a CUDA device");
-  const VerifyArguments arguments{.q = q,
-                                  .k = k,
-                                  .table = table,
-                                  .prefix_lens = prefix_lens,
-                                  .q_indptr = q_indptr,
-                                  .v = v,
-                                  .table_indptr = table_indptr,
-                                  .parents = parents,
-                                  .words = words,
-                                  .kind = kind,
-                                  .page_size = page_size,
-                                  .mask = mask,
-                                  .scale = scale,
-                                  .logit_cap = logit_cap,
-                                  .k_scale = k_scale,
-                                  .v_scale = v_scale,
-                                  .tail = tail};
-  VerifyCall call{.params = verify_params(arguments),
-                  .extents = extents_of(arguments),
-                  .device = q.device_id(),
-                  .kept = {q, k, table, prefix_lens, q_indptr, Tensor(out)}};
-  for (const std::optional<Tensor>& each : {v, table_indptr, parents, words}) {
+void make_call(VerifyCall* self, const VerifyArguments& arguments, const Mutable& out,
+               const std::optional<Mutable>& lse) {
+  const VerifyArguments& a = arguments;
+  if (a.q.device_type() != kCuda) throw InvalidArgument("q is not on a CUDA device");
+  VerifyCall call{.params = verify_params(a),
+                  .extents = extents_of(a),
+                  .device = a.q.device_id(),
+                  .kept = {a.q, a.k, a.table, a.prefix_lens, a.q_indptr, Tensor(out)}};
+  for (const std::optional<Tensor>& each : {a.v, a.table_indptr, a.parents, a.words, a.sparse}) {
     if (each) call.kept.push_back(*each);
   }
   if (lse) call.kept.emplace_back(*lse);
@@ -316,14 +295,16 @@ void bind_attention(nb::module_& m) {
       kVerifyArgumentsText +
       "out: [tokens, heads, 512 or head_dim], bf16, float16 or float32; lse: float32 [tokens,\n"
       "heads], natural log. Raises InvalidArgument.";
-  nb::class_<VerifyCall>(m, "VerifyCall", text.c_str())
-      .def("__init__", &make_call, nb::arg("q"), nb::arg("k"), nb::arg("table"),
-           nb::arg("prefix_lens"), nb::arg("q_indptr"), nb::arg("out"), nb::arg("lse") = nb::none(),
-           nb::kw_only(), nb::arg("v") = nb::none(), nb::arg("table_indptr") = nb::none(),
-           nb::arg("kind") = "mla", nb::arg("page_size") = 1, nb::arg("mask") = "causal",
-           nb::arg("parents") = nb::none(), nb::arg("words") = nb::none(), nb::arg("scale") = 1.0F,
-           nb::arg("logit_cap") = 0.0F, nb::arg("k_scale") = 1.0F, nb::arg("v_scale") = 1.0F,
-           nb::arg("tail") = true);
+  nb::class_<VerifyCall> call(m, "VerifyCall", text.c_str());
+  with_argument_names(
+      [&](const auto&... names) {
+        call.def("__init__",
+                 taking_arguments(Parameters<VerifyCall*>{},
+                                  Parameters<const Mutable&, const std::optional<Mutable>&>{},
+                                  make_call),
+                 names...);
+      },
+      nb::arg("out"), nb::arg("lse") = nb::none(), nb::kw_only());
   nb::class_<Attention>(
       m, "TreeVerify",
       "Tree-verify attention on the current CUDA device, within static bounds.\n\n"

@@ -31,34 +31,12 @@ void require_extents(const VerifyArguments& arguments, VerifyParams params) {
   if (arguments.words) {
     params.mask.words_stride = static_cast<std::int64_t>(arguments.words->shape(1));
   }
+  view.sparse.data = params.sparse.entries;
   validate(params, view);
 }
 
-nb::tuple verify(const Tensor& q, const Tensor& k, const Tensor& table, const Tensor& prefix_lens,
-                 const Tensor& q_indptr, const std::optional<Tensor>& v,
-                 const std::optional<Tensor>& table_indptr, const std::string& kind,
-                 std::int32_t page_size, const std::string& mask,
-                 const std::optional<Tensor>& parents, const std::optional<Tensor>& words,
-                 float scale, float logit_cap, float k_scale, float v_scale, bool tail,
-                 std::int32_t threads) {
-  require_on(q, nb::device::cpu::value, 0, "q");
-  const VerifyArguments arguments{.q = q,
-                                  .k = k,
-                                  .table = table,
-                                  .prefix_lens = prefix_lens,
-                                  .q_indptr = q_indptr,
-                                  .v = v,
-                                  .table_indptr = table_indptr,
-                                  .parents = parents,
-                                  .words = words,
-                                  .kind = kind,
-                                  .page_size = page_size,
-                                  .mask = mask,
-                                  .scale = scale,
-                                  .logit_cap = logit_cap,
-                                  .k_scale = k_scale,
-                                  .v_scale = v_scale,
-                                  .tail = tail};
+nb::tuple verify(const VerifyArguments& arguments, std::int32_t threads) {
+  require_on(arguments.q, nb::device::cpu::value, 0, "q");
   VerifyParams params = verify_params(arguments);
   const auto tokens = static_cast<std::size_t>(params.tokens);
   const auto heads = static_cast<std::size_t>(params.heads);
@@ -110,12 +88,13 @@ void bind_verify(nb::module_& m) {
       "heads], natural log.\n"
       "No array is copied. The GIL is released. Raises InvalidArgument, "
       "PageError, TreeError.";
-  m.def("reference_verify", &verify, nb::arg("q"), nb::arg("k"), nb::arg("table"),
-        nb::arg("prefix_lens"), nb::arg("q_indptr"), nb::kw_only(), nb::arg("v") = nb::none(),
-        nb::arg("table_indptr") = nb::none(), nb::arg("kind") = "mla", nb::arg("page_size") = 1,
-        nb::arg("mask") = "causal", nb::arg("parents") = nb::none(), nb::arg("words") = nb::none(),
-        nb::arg("scale") = 1.0F, nb::arg("logit_cap") = 0.0F, nb::arg("k_scale") = 1.0F,
-        nb::arg("v_scale") = 1.0F, nb::arg("tail") = true, nb::arg("threads") = 0, text.c_str());
+  with_argument_names(
+      [&](const auto&... names) {
+        m.def("reference_verify",
+              taking_arguments(Parameters<>{}, Parameters<std::int32_t>{}, verify), names...,
+              text.c_str());
+      },
+      nb::kw_only(), nb::arg("threads") = 0);
   m.def("reference_merge", &merge, nb::arg("out"), nb::arg("lse"),
         "Merges partial attention over disjoint tokens: float32 [parts, rows, dim] and\n"
         "[parts, rows], natural log, to (out [rows, dim], lse [rows]).");

@@ -42,6 +42,16 @@ const std::int32_t* int32_of(const Tensor& array, const char* name) {
   return static_cast<const std::int32_t*>(array.data());
 }
 
+/// Elements between the rows of [rows, columns], which may be a slice of wider ones.
+std::int64_t row_stride(const Tensor& tensor, const char* name) {
+  const auto columns = static_cast<std::int64_t>(tensor.shape(1));
+  if (tensor.shape(0) <= 1) return columns;  // one row says nothing of others
+  if (tensor.stride(0) < columns) {
+    throw InvalidArgument(std::string(name) + ": rows overlap or stand in reverse");
+  }
+  return tensor.stride(0);
+}
+
 MaskKind mask_kind(const std::string& name) {
   if (name == "causal") return MaskKind::causal;
   if (name == "full") return MaskKind::full;
@@ -112,12 +122,10 @@ void set_table(VerifyParams& params, const Tensor& table, const std::optional<Te
     }
     return;
   }
-  if (table.shape(0) != static_cast<std::size_t>(params.batch) ||
-      (table.shape(0) > 1 && table.stride(0) < static_cast<std::int64_t>(table.shape(1)))) {
-    throw InvalidArgument("table is not [batch, pages] with rows apart");
+  if (table.shape(0) != static_cast<std::size_t>(params.batch)) {
+    throw InvalidArgument("table is not [batch, pages]");
   }
-  params.table.row_stride =
-      table.shape(0) == 1 ? static_cast<std::int64_t>(table.shape(1)) : table.stride(0);
+  params.table.row_stride = row_stride(table, "table");
 }
 
 void set_mask(VerifyParams& params, const VerifyArguments& a) {
@@ -135,14 +143,37 @@ void set_mask(VerifyParams& params, const VerifyArguments& a) {
     }
     params.mask = {.kind = MaskKind::words,
                    .words = static_cast<const std::uint64_t*>(a.words->data()),
-                   .words_stride = a.words->stride(0)};
+                   .words_stride = row_stride(*a.words, "words")};
   } else {
     params.mask.kind = mask_kind(a.mask);
   }
 }
 
-std::int64_t count_of(const Tensor& tensor) {
-  return static_cast<std::int64_t>(tensor.size());
+SparseUnit sparse_unit(const std::string& name) {
+  if (name == "position") return SparseUnit::position;
+  if (name == "slot") return SparseUnit::slot;
+  throw InvalidArgument("sparse_unit = '" + name + "'; give position or slot");
+}
+
+void set_sparse(VerifyParams& params, const Tensor& lists, const std::string& unit) {
+  require_dims(lists, 2, "sparse");
+  if (!is_int(lists, 32) || lists.shape(0) < static_cast<std::size_t>(params.tokens)) {
+    throw InvalidArgument("sparse is not int32 [tokens, topk]");
+  }
+  if (lists.shape(1) == 0) throw InvalidArgument("sparse has rows of no entries");
+  params.sparse = {.entries = static_cast<const std::int32_t*>(lists.data()),
+                   .stride = row_stride(lists, "sparse"),
+                   .topk = extent(lists, 1),
+                   .unit = sparse_unit(unit)};
+}
+
+std::int64_t span_of(const Tensor& tensor) {
+  if (tensor.size() == 0) return 0;
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < tensor.ndim(); ++d) {
+    last += (static_cast<std::int64_t>(tensor.shape(d)) - 1) * tensor.stride(d);
+  }
+  return last + 1;
 }
 
 }  // namespace
@@ -199,6 +230,7 @@ VerifyParams verify_params(const VerifyArguments& a) {
   if (a.table_indptr) beside(*a.table_indptr, "table_indptr");
   if (a.parents) beside(*a.parents, "parents");
   if (a.words) beside(*a.words, "words");
+  if (a.sparse) beside(*a.sparse, "sparse");
 
   VerifyParams params;
   if (a.kind != "mla" && a.kind != "gqa") throw InvalidArgument("kind = '" + a.kind + "'");
@@ -215,6 +247,7 @@ VerifyParams verify_params(const VerifyArguments& a) {
   }
   set_table(params, a.table, a.table_indptr, a.page_size);
   set_mask(params, a);
+  if (a.sparse) set_sparse(params, *a.sparse, a.sparse_unit);
   params.tail_place = a.tail ? TailPlace::pool : TailPlace::none;
   params.scale = a.scale;
   params.logit_cap = a.logit_cap;
@@ -225,12 +258,13 @@ VerifyParams verify_params(const VerifyArguments& a) {
 
 HostView extents_of(const VerifyArguments& a) {
   HostView view;
-  view.prefix_lens.count = count_of(a.prefix_lens);
-  view.q_indptr.count = count_of(a.q_indptr);
-  view.table.count = count_of(a.table);
-  if (a.table_indptr) view.table_indptr.count = count_of(*a.table_indptr);
-  if (a.parents) view.parents.count = count_of(*a.parents);
-  if (a.words) view.words.count = count_of(*a.words);
+  view.prefix_lens.count = span_of(a.prefix_lens);
+  view.q_indptr.count = span_of(a.q_indptr);
+  view.table.count = span_of(a.table);
+  if (a.table_indptr) view.table_indptr.count = span_of(*a.table_indptr);
+  if (a.parents) view.parents.count = span_of(*a.parents);
+  if (a.words) view.words.count = span_of(*a.words);
+  if (a.sparse) view.sparse.count = span_of(*a.sparse);
   return view;
 }
 
@@ -245,6 +279,10 @@ const char* const kVerifyArgumentsText =
     "are query tokens q_indptr[b] .. q_indptr[b + 1] - 1, and their rows follow the prefix in\n"
     "the table (tail=False: nodes attend the prefix alone).\n"
     "parents: int32 [tokens], the parent's number within its tree or -1; words: uint64 (or\n"
-    "int64) [tokens, words], bit j of a row: the node sees node j; else mask 'causal' or 'full'.\n";
+    "int64) [tokens, words], bit j of a row: the node sees node j; else mask 'causal' or 'full'.\n"
+    "sparse: int32 [tokens, topk], -1 is none: the prefix tokens that a query token attends, by\n"
+    "sparse_unit 'position' (number in the prefix) or 'slot' (row of k), instead of all of them.\n"
+    "Arrays may be slices with rows apart; within a row (and in one dimension) values are side by\n"
+    "side, and what is not raises InvalidArgument.\n";
 
 }  // namespace packstone::python

@@ -248,7 +248,8 @@ def test_a_call_is_captured_once_and_replayed_with_other_content():
 
 
 @on_device
-def test_gqa_on_the_device():
+@pytest.mark.parametrize("extra", ["chain", "words", "sparse"])
+def test_gqa_on_the_device(extra):
     heads, kv_heads, dim, prefix, nodes = 8, 2, 128, 300, 4
     generator = torch.Generator().manual_seed(3)
     k, v = (torch.randn(512, kv_heads, dim, generator=generator).half() for _ in range(2))
@@ -256,10 +257,23 @@ def test_gqa_on_the_device():
     table = (1 + torch.randperm(511, generator=generator)[None, : prefix + nodes]).to(torch.int32)
     lens, indptr = torch.tensor([prefix]).int(), torch.tensor([0, nodes]).int()
     options = {"kind": "gqa", "scale": dim**-0.5}
-    expected = packstone.reference_verify(q, k, table, lens, indptr, v=v, **options)
+    # Slices of wider rows, read where they lie.
+    wide = torch.randint(0, prefix, (nodes, 9), generator=generator).int()
+    arrays = {
+        "words": torch.tensor([[1, -1], [3, -1], [5, -1], [15, -1]])[:, :1],
+        "sparse": wide[:, 1:8],
+    }
+    arrays = {name: array for name, array in arrays.items() if name == extra}
+    expected = packstone.reference_verify(q, k, table, lens, indptr, v=v, **options, **arrays)
     out = torch.empty(nodes, heads, dim, dtype=torch.float16, device="cuda")
     lse = torch.empty(nodes, heads, device="cuda")
     given = [each.cuda() for each in (q, k, table, lens, indptr)]
+    bases = {"words": 2, "sparse": 9}
+    for name, array in arrays.items():
+        apart = torch.full((nodes, bases[name]), -1, dtype=array.dtype, device="cuda")
+        at = apart[:, : array.shape[1]]
+        at.copy_(array)
+        options[name] = at
     call = packstone.VerifyCall(*given, out, lse, v=v.cuda(), **options)
     verify = packstone.TreeVerify(1, nodes, nodes, 512)
     workspace = torch.empty(verify.workspace_bytes(call), dtype=torch.uint8, device="cuda")

@@ -192,6 +192,90 @@ def test_arrays_shorter_than_the_lengths_need_are_not_read_past_their_end():
         packstone.reference_verify(mla, mla[0, :1, :16], wide * 0, lens, indptr)
 
 
+def two_sequences():
+    """q [4, 2, 64], k [32, 1, 64], table [2, 12] of page size 1, and what goes with them."""
+    k = RNG.standard_normal((32, 1, 64)).astype(np.float16)
+    return {
+        "q": RNG.standard_normal((4, 2, 64)).astype(np.float16),
+        "k": k,
+        "table": RNG.permutation(np.arange(1, 25, dtype=np.int32)).reshape(2, 12),
+        "prefix_lens": np.array([9, 8], dtype=np.int32),
+        "q_indptr": np.array([0, 1, 4], dtype=np.int32),
+        "v": k,
+        "kind": "gqa",
+        "scale": 0.125,
+    }
+
+
+def among(array, fill):
+    """`array` as a slice of rows that are wider and further apart."""
+    wide = np.full((2 * array.shape[0] + 1, array.shape[1] + 3), fill, dtype=array.dtype)
+    inside = wide[1::2, 2 : 2 + array.shape[1]]
+    inside[:] = array
+    assert not inside.flags.c_contiguous
+    return inside
+
+
+def test_slices_are_read_as_their_copies_are():
+    call = two_sequences()
+    words = np.array([[1], [1], [3], [7]], dtype=np.uint64)
+    lists = np.array([[0, 3, -1], [7, 0, 2], [1, -1, -1], [5, 5, 4]], dtype=np.int32)
+    for extra in ({"words": words}, {"sparse": lists}, {"words": words, "sparse": lists}):
+        whole = packstone.reference_verify(**call, **extra)
+        sliced = {name: among(array, 99) for name, array in extra.items()}
+        again = packstone.reference_verify(
+            **{**call, "table": among(call["table"], 999), "k": call["k"].copy()}, **sliced
+        )
+        np.testing.assert_array_equal(again[0], whole[0])
+        np.testing.assert_array_equal(again[1], whole[1])
+    # What no stride between rows can say is refused, and named.
+    table = call["table"]
+    for name, wrong in (
+        ("table", np.asfortranarray(table)),
+        ("table", np.repeat(table, 2, axis=1)[:, ::2]),
+        ("table", table[::-1]),
+        ("table", np.broadcast_to(table[:1], table.shape)),
+        ("prefix_lens", np.array([9, 0, 8], dtype=np.int32)[::2]),
+        ("words", np.asfortranarray(np.repeat(words, 2, axis=1))),
+        ("sparse", np.broadcast_to(lists[:1], lists.shape)),
+        ("sparse", lists[:, ::-1]),
+    ):
+        with pytest.raises(packstone.InvalidArgument, match=name):
+            packstone.reference_verify(**{**call, name: wrong})
+
+
+def test_sparse_lists_stand_in_for_the_prefix():
+    call = two_sequences()
+    lists = np.array([[8, -1, 0, 4], [-1, 3, 1, -1], [-1, -1, -1, -1], [6, 6, 2, 7]], dtype=np.int32)
+    out, lse = packstone.reference_verify(**call, sparse=lists)
+    by_slot = np.where(lists >= 0, np.take_along_axis(call["table"][[0, 1, 1, 1]], lists.clip(0), 1), -1)
+    again = packstone.reference_verify(**call, sparse=by_slot, sparse_unit="slot")
+    np.testing.assert_array_equal(again[0], out)
+    np.testing.assert_array_equal(again[1], lse)
+    for token, (b, node) in enumerate(((0, 0), (1, 0), (1, 1), (1, 2))):
+        prefix = int(call["prefix_lens"][b])
+        at = [t for t in lists[token] if t >= 0] + list(range(prefix, prefix + node + 1))
+        rows = call["k"][call["table"][b, at], 0].astype(np.float64)
+        expected, expected_lse = attend(
+            call["q"][token].astype(np.float64), rows, rows, np.ones(len(at), dtype=bool), 0.125
+        )
+        np.testing.assert_allclose(out[token], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(lse[token], expected_lse, rtol=1e-5)
+    alone = packstone.reference_verify(**call, sparse=lists, tail=False)
+    assert (alone[0][2] == 0).all() and (alone[1][2] == -np.inf).all()
+    for wrong in (
+        {"sparse": lists + 1},  # position 9 of a prefix of 9
+        {"sparse": lists - 1},
+        {"sparse": by_slot + 20, "sparse_unit": "slot"},
+        {"sparse": lists[:3]},
+        {"sparse": lists[:, :0]},
+        {"sparse": lists.astype(np.int64)},
+        {"sparse": lists, "sparse_unit": "page"},
+    ):
+        with pytest.raises(packstone.InvalidArgument, match="sparse"):
+            packstone.reference_verify(**call, **wrong)
+
+
 def test_an_empty_batch_gives_empty_results():
     q = np.zeros((0, 2, 64), dtype=np.float16)
     k = np.zeros((8, 1, 64), dtype=np.float16)
