@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Time of one plan (measured-cpu), and what straightening does to a pool that fifo has churned.
+#include "tests/mean_run.hpp"
+
 #include <packstone/move_plan.hpp>
 
 #include <benchmark/benchmark.h>
@@ -76,20 +78,6 @@ class Churn {
   std::vector<Live> live_;
 };
 
-double mean_run(const KvManager& manager) {
-  std::int64_t pages = 0;
-  std::int64_t runs = 0;
-  for (const SeqId seq : manager.live_sequences()) {
-    std::int32_t previous = -2;
-    for (const PageId page : manager.pages(seq)) {
-      pages += 1;
-      runs += index_of(page) != previous + 1 ? 1 : 0;
-      previous = index_of(page);
-    }
-  }
-  return runs == 0 ? 0.0 : static_cast<double>(pages) / static_cast<double>(runs);
-}
-
 // A million pages, 70 % live, in sequences of `length` pages that lie anywhere.
 PoolSnapshot scattered(std::int32_t pages, std::int64_t length) {
   Random random(1);
@@ -150,7 +138,7 @@ void straighten_beside_decode(benchmark::State& state) {
     Churn churn(1 << 16, state.range(0), 32 * state.range(0), 7);
     for (int i = 0; i < 12000; ++i) churn.step();
     KvManager& manager = churn.manager();
-    state.counters["run_before"] = mean_run(manager);
+    state.counters["run_before"] = test::mean_run(manager);
     state.counters["occupancy"] =
         1.0 - static_cast<double>(manager.available_pages()) / static_cast<double>(1 << 16);
     std::int64_t moved = 0;
@@ -164,7 +152,7 @@ void straighten_beside_decode(benchmark::State& state) {
       mended += result.forecast.runs_before - result.forecast.runs_after;
       manager.reclaim(static_cast<Epoch>(i) - 1);
       if (i == 100 || i == 250 || i == 500 || i == 1000 || i == 2000 || i == 4000) {
-        state.counters["run_" + std::to_string(i)] = mean_run(manager);
+        state.counters["run_" + std::to_string(i)] = test::mean_run(manager);
       }
     }
     state.counters["mended_per_move"] = static_cast<double>(mended) / static_cast<double>(moved);

@@ -69,18 +69,4 @@ inline void expect_sound(const PoolSnapshot& snapshot, const PlanOptions& option
   ASSERT_EQ(plan.forecast.frontier_after, highest);
 }
 
-inline double mean_run(const KvManager& manager) {
-  std::int64_t pages = 0;
-  std::int64_t runs = 0;
-  for (const SeqId seq : manager.live_sequences()) {
-    std::int32_t previous = -2;
-    for (const PageId page : manager.pages(seq)) {
-      pages += 1;
-      runs += index_of(page) != previous + 1 ? 1 : 0;
-      previous = index_of(page);
-    }
-  }
-  return runs == 0 ? 0.0 : static_cast<double>(pages) / static_cast<double>(runs);
-}
-
 }  // namespace packstone::test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/prng.hpp"
+#include "tests/mean_run.hpp"
 #include "tests/move_plan_fixture.hpp"
 
 #include <gmock/gmock.h>
