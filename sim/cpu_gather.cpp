@@ -104,16 +104,20 @@ CpuGatherResult measure_cpu_gather(const GatherMemory& memory, const TableSet& s
       return sum;
     });
   });
-  const std::vector<double> whole = rates(options.repeats, bytes, [&] {
-    return timed(slots.size(), threads, [&](std::size_t begin, std::size_t end) {
-      return fold(pool + static_cast<Bytes>(begin) * options.row_bytes,
-                  static_cast<Bytes>(end - begin) * options.row_bytes);
+  double ceiling = 0;
+  if (options.ceiling) {
+    const std::vector<double> whole = rates(options.repeats, bytes, [&] {
+      return timed(slots.size(), threads, [&](std::size_t begin, std::size_t end) {
+        return fold(pool + static_cast<Bytes>(begin) * options.row_bytes,
+                    static_cast<Bytes>(end - begin) * options.row_bytes);
+      });
     });
-  });
+    ceiling = whole[whole.size() / 2];
+  }
   return {.gbps = gathered[gathered.size() / 2],
           .gbps_min = gathered.front(),
           .gbps_max = gathered.back(),
-          .ceiling_gbps = whole[whole.size() / 2],
+          .ceiling_gbps = ceiling,
           .threads = threads};
 }
 
