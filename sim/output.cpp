@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sim/bandwidth_study.hpp>
+#include <sim/command_parse.hpp>
 #include <sim/output.hpp>
 #include <sim/report.hpp>
 #include <sim/version.hpp>
@@ -75,7 +76,9 @@ Json limits_object(const RunResult& result, const RunOptions& options) {
           {"bytes_per_slot", options.cost.slot_bytes}};
 }
 
-Json reuse_object(const ReuseCounters& reuse) {
+}  // namespace
+
+Json reuse_json(const ReuseCounters& reuse) {
   const auto rate = [](std::int64_t part, std::int64_t whole) {
     return whole == 0 ? Json(nullptr)
                       : Json(static_cast<double>(part) / static_cast<double>(whole));
@@ -88,7 +91,7 @@ Json reuse_object(const ReuseCounters& reuse) {
           {"token_hit_rate", rate(reuse.tokens_hit, reuse.tokens_asked)}};
 }
 
-Json drafting_object(const DraftingCounters& drafting, std::int64_t nodes) {
+Json drafting_json(const DraftingCounters& drafting, std::int64_t nodes) {
   const std::int64_t steps = drafting.drafted / std::max<std::int64_t>(nodes, 1);
   return {{"drafted", drafting.drafted},
           {"accepted", drafting.accepted},
@@ -96,6 +99,23 @@ Json drafting_object(const DraftingCounters& drafting, std::int64_t nodes) {
            steps == 0 ? Json(nullptr)
                       : Json(static_cast<double>(drafting.accepted) / static_cast<double>(steps))},
           {"row_moves", drafting.row_moves}};
+}
+
+namespace {
+
+double share_of(std::int64_t part, std::int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(whole, 1));
+}
+
+std::string speculation_line(const RunResult& result, const DraftingOptions& options) {
+  const DraftingCounters& counters = *result.drafting;
+  return fmt::format(
+      "speculation {} page {}, {}: {} of {} drafted tokens accepted ({:.1f} %), {:.2f} a step of a "
+      "sequence, {} rows moved\n",
+      result.policy, result.page_size, described(options), counters.accepted, counters.drafted,
+      100.0 * share_of(counters.accepted, counters.drafted),
+      share_of(counters.accepted, counters.drafted / std::max(options.nodes, 1)),
+      counters.row_moves);
 }
 
 Json run_object(const Study& study, std::size_t index) {
@@ -136,9 +156,9 @@ Json run_object(const Study& study, std::size_t index) {
   object["decay"] = decay(result);
   object["oracle"] = oracle_object(result);
   object["limits"] = limits_object(result, study.options[index]);
-  if (result.reuse) object["prefix_cache"] = reuse_object(*result.reuse);
+  if (result.reuse) object["prefix_cache"] = reuse_json(*result.reuse);
   if (result.drafting) {
-    object["speculation"] = drafting_object(*result.drafting, study.options[index].drafting.nodes);
+    object["speculation"] = drafting_json(*result.drafting, study.options[index].drafting.nodes);
   }
   if (result.defrag) object["defrag"] = defrag_json(*result.defrag);
   if (!study.measured_on.empty()) object.update(bandwidth_json(result));
@@ -201,13 +221,22 @@ Json defrag_json(const DefragReport& report) {
 
 std::string defrag_verdict(const DefragReport& report) {
   const double gain = report.step_gain_us;
+  // Moves come every step, so they must be paid for within one.
+  std::string worth = "it never pays";
+  if (gain > report.step_cost_us) {
+    worth =
+        fmt::format("it pays, the moves of a step within {:.2f} of one", report.break_even_steps);
+  } else if (gain > 0.0) {
+    worth = fmt::format("it does not pay, the moves of each step cost the gain of {:.1f} steps",
+                        report.break_even_steps);
+  }
   return fmt::format(
       "{}: {} moves ({:.3f} a page allocated), mean run {:.1f} -> {:.1f}, runs a request {:.1f} -> "
       "{:.1f}; copies cost {:.1f} us a step and save {:.1f} us of attention a step (modelled): for "
-      "attention alone it {}",
+      "attention alone {}",
       report.objective, report.counters.moves, report.moves_per_alloc, report.run_mean_before,
       report.run_mean_after, report.descriptors_before, report.descriptors_after,
-      report.step_cost_us, gain, gain > report.step_cost_us ? "pays" : "does not pay");
+      report.step_cost_us, gain, worth);
 }
 
 Json meta_json(const Study& study) {
@@ -338,7 +367,8 @@ std::string result_table(const Study& study) {
                    limits["frontier_copy_s"].get<double>() * 1e3, study.options[i].cost.copy_gbps,
                    limits["attention_floor_s"].get<double>() * 1e3);
   }
-  for (const RunResult& result : study.results) {
+  for (std::size_t i = 0; i < study.results.size(); ++i) {
+    const RunResult& result = study.results[i];
     if (result.counters.refused > 0) {
       fmt::format_to(to, "refused {} page {}: {} of {} requests could never fit into the pool\n",
                      result.policy, result.page_size, result.counters.refused,
@@ -352,10 +382,11 @@ std::string result_table(const Study& study) {
       fmt::format_to(
           to, "prefix cache {} page {}: {} of {} blocks found ({:.1f} %), {} evictions\n",
           result.policy, result.page_size, result.reuse->blocks_hit, result.reuse->blocks_asked,
-          100.0 * static_cast<double>(result.reuse->blocks_hit) /
-              static_cast<double>(result.reuse->blocks_asked),
+          100.0 * share_of(result.reuse->blocks_hit, result.reuse->blocks_asked),
           result.reuse->evictions);
     }
+    if (result.drafting)
+      fmt::format_to(to, "{}", speculation_line(result, study.options[i].drafting));
     if (result.defrag) {
       fmt::format_to(to, "defrag {} page {}: {}\n", result.policy, result.page_size,
                      defrag_verdict(*result.defrag));

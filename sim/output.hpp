@@ -44,6 +44,10 @@ struct Study {
 };
 
 [[nodiscard]] nlohmann::ordered_json meta_json(const Study& study);
+[[nodiscard]] nlohmann::ordered_json reuse_json(const ReuseCounters& reuse);
+/// @param nodes  drafted for a sequence in a step
+[[nodiscard]] nlohmann::ordered_json drafting_json(const DraftingCounters& drafting,
+                                                   std::int64_t nodes);
 [[nodiscard]] nlohmann::ordered_json defrag_json(const DefragReport& report);
 /// One sentence: what it moved, what it gave, and whether that pays for attention alone.
 [[nodiscard]] std::string defrag_verdict(const DefragReport& report);

@@ -101,8 +101,17 @@ Json run_data(const Study& study, std::size_t index) {
     defrag.erase("how");
     defrag["verdict"] = defrag_verdict(*result.defrag);
   }
+  Json reuse = nullptr;
+  if (result.reuse) {
+    reuse = reuse_json(*result.reuse);
+    reuse["evictions"] = result.reuse->evictions;
+  }
   return {{"policy", result.policy},
           {"page_size", result.page_size},
+          {"prefix_cache", reuse},
+          {"speculation", result.drafting
+                              ? drafting_json(*result.drafting, study.options[index].drafting.nodes)
+                              : Json(nullptr)},
           {"defrag", defrag},
           {"cost", cost_data(result)},
           {"pool_pages", result.pool_pages},

@@ -27,6 +27,17 @@ constexpr std::array kFormatNames{
     FormatName{TraceFormat::servegen, "servegen"},
 };
 
+/// Names of the formats that a file may have, "azure, burstgpt and so on".
+std::string known_formats() {
+  std::string names;
+  for (const FormatName& known : kFormatNames) {
+    if (known.format == TraceFormat::automatic) continue;
+    names += names.empty() ? "" : ", ";
+    names += known.name;
+  }
+  return names;
+}
+
 bool is_csv(TraceFormat format) {
   return format == TraceFormat::azure || format == TraceFormat::burstgpt ||
          format == TraceFormat::tracelab_csv;
@@ -122,7 +133,8 @@ void read_rows(LineReader& reader, TraceOptions options, Trace& trace) {
   if (!reader.next(line)) reader.fail_file("is empty");
   trace.format = options.format == TraceFormat::automatic ? detect_format(line) : options.format;
   if (trace.format == TraceFormat::automatic) {
-    reader.fail(fmt::format("no known trace format: the first line is {}", in_quotes(line)));
+    reader.fail(fmt::format("no known trace format, which are {}: the first line is {}",
+                            known_formats(), in_quotes(line)));
   }
   if (trace.format == TraceFormat::servegen) {
     reader.fail_file("a ServeGen client table is read from its file, beside its histograms");

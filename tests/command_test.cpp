@@ -352,10 +352,16 @@ TEST_F(Command, PartsOfTheManagerCanBeTurnedOn) {
 TEST_F(Command, GpuWithoutADeviceFinishesAndLabelsEveryFigure) {
   const std::string out = (root / "out").string();
   for (const char* cache : {"off", "on"}) {
-    const Outcome result =
-        command({"simulate", "--gpu", "--workload", "longchat-mooncake:requests=30", "--page-size",
-                 "16", "--policy", "fifo", "--prefix-cache", cache, "--pool-tokens", "500000",
-                 "--probe", "kimi-k2:2,8,5,4000", "--probe", "kimi-k2:live,8,1", "--out", out});
+    const Outcome result = command({"simulate",       "--gpu",
+                                    "--workload",     "longchat-mooncake:requests=30",
+                                    "--page-size",    "16",
+                                    "--policy",       "fifo",
+                                    "--prefix-cache", cache,
+                                    "--pool-tokens",  "500000",
+                                    "--probe",        "kimi-k2:2,8,5,4000",
+                                    "--probe",        "kimi-k2:live,8,1",
+                                    "--probe",        "kimi-k2:live,8,9",
+                                    "--out",          out});
     ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("no device: this build has no device half"));
     const auto summary = json(fs::path(out) / "summary.json");
@@ -367,8 +373,24 @@ TEST_F(Command, GpuWithoutADeviceFinishesAndLabelsEveryFigure) {
         EXPECT_TRUE(labelled) << figure.dump();
       }
     }
+    // Every placement of every case by the processors and from the curve.
+    std::map<std::string, int> how;
+    for (const auto& figure : summary["runs"][0]["bandwidth"]) {
+      how[figure["how"]] += 1;
+      EXPECT_GT(figure["gbps"], 0.0);
+    }
+    EXPECT_GE(how["modelled"], 3 * 5);
+    EXPECT_EQ(how["measured-cpu"], how["modelled"]);
     EXPECT_EQ(json(fs::path(out) / "meta.json")["arguments"]["measure"], "auto");
   }
+}
+
+TEST_F(Command, AStudyOfHugePagesEnds) {
+  const Outcome result =
+      command({"simulate", "--measure", "model", "--pool-tokens", "1099511627776", "--page-size",
+               "1048576", "--policy", "fifo", "--requests", "20", "--samples", "2"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("kimi-k2:live,8,1"));
 }
 
 TEST_F(Command, ADeviceThatIsThereIsAskedAndOneThatFailsIsNamed) {
@@ -417,6 +439,57 @@ TEST_F(Command, AllZeroOutputsGiveNoRatesRatherThanNan) {  // TR-05
   const Outcome table = command({"simulate", "--trace", path, "--policy", "run"});
   EXPECT_THAT(table.out, HasSubstr("n/a"));
   EXPECT_THAT(table.out, ::testing::Not(HasSubstr("nan")));
+}
+
+TEST_F(Command, PartsThatWereUsedStandInTheTableAndOnThePage) {
+  const std::string out = (root / "out").string();
+  const auto with = [&](const char* cache, const char* speculate) {
+    return command({"simulate", "--workload", "longchat-mooncake:requests=30", "--page-size", "16",
+                    "--policy", "run", "--prefix-cache", cache, "--speculate", speculate,
+                    "--pool-tokens", "500000", "--out", out});
+  };
+  const Outcome both = with("on", "reserve:8:0.6");
+  ASSERT_EQ(both.status, 0) << both.err;
+  EXPECT_THAT(both.out, HasSubstr("prefix cache run page 16: "));
+  EXPECT_THAT(both.out, HasSubstr("speculation run page 16, reserve:8:0.6: "));
+  const auto run = json(fs::path(out) / "summary.json")["runs"][0];
+  EXPECT_THAT(both.out,
+              HasSubstr(": " + std::to_string(run["speculation"]["accepted"].get<int>()) + " of " +
+                        std::to_string(run["speculation"]["drafted"].get<int>()) + " drafted"));
+  const auto page = [&] {
+    std::ifstream in(fs::path(out) / "report.html", std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    return text.str();
+  };
+  EXPECT_THAT(page(), HasSubstr("id=\"parts-section\""));
+  EXPECT_THAT(page(), HasSubstr("\"prefix_cache\":{\"blocks_asked\":" +
+                                std::to_string(run["prefix_cache"]["blocks_asked"].get<int>())));
+  EXPECT_THAT(page(), HasSubstr("\"speculation\":{\"drafted\":" +
+                                std::to_string(run["speculation"]["drafted"].get<int>())));
+  const Outcome neither = with("off", "off");
+  EXPECT_THAT(neither.out, ::testing::Not(HasSubstr("speculation")));
+  EXPECT_THAT(page(), HasSubstr("\"prefix_cache\":null,\"speculation\":null"));
+}
+
+TEST_F(Command, AnUnknownTraceIsToldWhatThereIs) {
+  const Outcome result = command(
+      {"simulate", "--trace", file("what.txt", "hello\n"), "--out", (root / "out").string()});
+  EXPECT_NE(result.status, 0);
+  for (const char* word : {"what.txt:1", "azure, burstgpt, mooncake, bailian", "servegen"})
+    EXPECT_THAT(result.err, HasSubstr(word));
+}
+
+TEST(Progress, OfAStudySaysWhatIsDone) {
+  ProbeProgress progress;
+  progress.cases = 4;
+  progress.made = 1;
+  progress.plans = 1834;
+  progress.moves = 1'701'952;
+  progress.figures = 6;
+  EXPECT_EQ(probe_progress_line(progress, 1, 2, 74.0),
+            "probing run 1 of 2: 1 of 4 cases made, 1834 plans of 1.7M moves; 0 of 6 measured, "
+            "1 min 14 s");
 }
 
 TEST(Progress, SaysRateAndTimeLeft) {

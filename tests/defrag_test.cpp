@@ -5,11 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sim/defrag.hpp>
+#include <sim/output.hpp>
 #include <sim/run.hpp>
 #include <sim/workload.hpp>
 
+#include <limits>
+
 namespace packstone::sim {
 namespace {
+
+using ::testing::HasSubstr;
 
 RunOptions churned(PlanObjective objective, PageCount budget) {
   RunOptions options;
@@ -100,6 +105,23 @@ TEST(Defrag, ReadLossIsLargestForSingleRowsAndNoneForLongRuns) {
     EXPECT_LT(read_loss(row, 1 << 24, kPool), 1e-9);
   }
   EXPECT_GT(read_loss(256, 1, kPool), read_loss(1152, 1, kPool));
+}
+
+TEST(Defrag, TheSentenceAndTheBreakEvenSayTheSame) {
+  DefragReport report;
+  report.objective = "straighten";
+  report.step_gain_us = 4.0;
+  report.step_cost_us = 10.0;
+  report.break_even_steps = 2.5;
+  EXPECT_THAT(defrag_verdict(report),
+              HasSubstr("for attention alone it does not pay, the moves of each step cost the gain "
+                        "of 2.5 steps"));
+  report.step_gain_us = 40.0;
+  report.break_even_steps = 0.25;
+  EXPECT_THAT(defrag_verdict(report), HasSubstr("it pays, the moves of a step within 0.25 of one"));
+  report.step_gain_us = 0.0;
+  report.break_even_steps = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(defrag_verdict(report), HasSubstr("for attention alone it never pays"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace {
@@ -29,7 +30,8 @@ const char* const kUsage =
     "                [--defrag-every STEPS] [--metrics FILE]\n"
     "                [--defrag-cost ROUNDS]   measures both kinds in turn; one line of JSON\n";
 
-bool parse(int argc, char** argv, Arguments& arguments) {
+// Nothing, or the exit status of a run that ends here.
+std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     const auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
@@ -58,11 +60,12 @@ bool parse(int argc, char** argv, Arguments& arguments) {
     } else if (name == "--no-compare") {
       arguments.compare = false;
     } else {
-      std::fputs(kUsage, name == "--help" ? stdout : stderr);
-      return false;
+      const bool asked = name == "--help" || name == "-h";
+      std::fputs(kUsage, asked ? stdout : stderr);
+      return asked ? 0 : 2;
     }
   }
-  return true;
+  return std::nullopt;
 }
 
 int serve(const Arguments& arguments) {
@@ -114,7 +117,7 @@ int serve(const Arguments& arguments) {
 int main(int argc, char** argv) {
   try {
     Arguments arguments;
-    if (!parse(argc, argv, arguments)) return 2;
+    if (const std::optional<int> status = parse(argc, argv, arguments)) return *status;
     return serve(arguments);
   } catch (const std::exception& fault) {
     std::fprintf(stderr, "runtime_example: %s\n", fault.what());

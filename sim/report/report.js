@@ -323,7 +323,7 @@
     for (const button of el('tabs').children) {
       button.setAttribute('aria-pressed', String(Number(button.dataset.size) === pageSize));
     }
-    for (const id of ['bars', 'lines', 'maps', 'cdf', 'free', 'table', 'defrag', 'cost']) el(id).replaceChildren();
+    for (const id of ['bars', 'lines', 'maps', 'cdf', 'free', 'table', 'parts', 'defrag', 'cost']) el(id).replaceChildren();
     const first = runs[0];
 
     const bar = (title, value, oracle, spec) =>
@@ -374,13 +374,21 @@
         r.requests, r.refused, r.alloc_fail, r.preemptions, short(r.moves_min), short(r.copy_ms), short(r.floor_ms)]));
 
     showCost(runs);
+    const parts = [['prefix_cache', 'prefix cache'], ['speculation', 'speculation']].filter(([key]) => runs.some((r) => r[key]));
+    el('parts-section').hidden = parts.length === 0;
+    for (const [key, title] of parts) {
+      const figures = Object.keys(runs.find((r) => r[key])[key]);
+      table(el('parts'), [title].concat(names), figures.map((f) => [f.replaceAll('_', ' ')].concat(
+        runs.map((r) => short(r[key] ? r[key][f] : null)))));
+    }
     const moved = runs.filter((r) => r.defrag);
     el('defrag-section').hidden = moved.length === 0;
     for (const r of moved) node(el('defrag'), 'p', '', r.policy + ', ' + r.defrag.verdict + '.');
     if (moved.length) {
       const keys = Object.keys(moved[0].defrag).filter((k) => k !== 'verdict');
-      table(el('defrag'), ['figure'].concat(moved.map((r) => r.policy)), keys.map((k) => [k.replaceAll('_', ' ')].concat(
-        moved.map((r) => (typeof r.defrag[k] === 'number' || r.defrag[k] === null ? short(r.defrag[k]) : r.defrag[k])))));
+      const label = (k) => (k === 'break_even_steps' ? 'steps whose gain pays for the moves of one step' : k.replaceAll('_', ' '));
+      table(el('defrag'), ['figure'].concat(moved.map((r) => r.policy)), keys.map((k) => [label(k)].concat(
+        moved.map((r) => (k === 'break_even_steps' && r.defrag[k] === null ? 'never' : typeof r.defrag[k] === 'number' || r.defrag[k] === null ? short(r.defrag[k]) : r.defrag[k])))));
     }
   };
 
