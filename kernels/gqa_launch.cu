@@ -166,7 +166,7 @@ std::int64_t gqa_workspace_bytes(const VerifyParams& params, const VerifyPlanOpt
 
 void gqa_verify(const VerifyParams& params, const VerifyPlanOptions& options,
                 const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
-                cudaStream_t stream) {
+                cudaStream_t stream, ScheduleUse use) {
   Layout layout = lay_out(params, options, device);
   if (params.batch > options.bounds.batch_max || params.tokens > options.bounds.tokens_max) {
     throw InvalidArgument("gqa: batch " + std::to_string(params.batch) + " or tokens " +
@@ -199,7 +199,8 @@ void gqa_verify(const VerifyParams& params, const VerifyPlanOptions& options,
   // book of devices.
   PACKSTONE_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  PACKSTONE_CUDA_CHECK(launch_gqa_schedule(args, layout.policy, stream));
+  if (use == ScheduleUse::make)
+    PACKSTONE_CUDA_CHECK(launch_gqa_schedule(args, layout.policy, stream));
   void* arguments[] = {&args};
   PACKSTONE_CUDA_CHECK(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(layout.blocks)),
                                         dim3(static_cast<unsigned>(layout.policy.threads())),

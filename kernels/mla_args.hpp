@@ -8,11 +8,12 @@
 /// A *segment* is a block of rows (node, head) of one sequence over all of the sequence's tokens,
 /// counted in *tiles*. Segments of all sequences laid end to end are one line of tiles, which is
 /// cut into shares of equal cost, one a block ("Stream-K", Osama et al., 2023), so that blocks end
-/// together whatever the lengths. A tile costs less where a segment has few rows. A segment that
-/// falls to several blocks leaves a partial result at each and is merged afterwards. A block can
-/// hold at most two partials, so that the scratch depends on the number of blocks alone. With fixed
-/// pieces (VerifyPlanOptions::splits, batch_invariant) shares are rounded to piece boundaries, and
-/// each piece of a cut segment leaves a partial.
+/// together whatever the lengths. A tile costs less where a segment has few rows, and a segment
+/// costs something besides its tiles: its end and the next one's start within a share. A segment
+/// that falls to several blocks leaves a partial result at each and is merged afterwards. A block
+/// can hold at most two partials, so that the scratch depends on the number of blocks alone. With
+/// fixed pieces (VerifyPlanOptions::splits, batch_invariant) shares are rounded to piece
+/// boundaries, and each piece of a cut segment leaves a partial.
 
 #include <packstone/kv_layout.hpp>
 #include <packstone/verify_params.hpp>
@@ -42,6 +43,9 @@ struct MlaPolicy {
   [[nodiscard]] constexpr std::int32_t tile() const { return few() ? 16 : 32; }
   /// Rows of a segment.
   [[nodiscard]] constexpr std::int32_t rows() const { return few() ? 16 : 64; }
+  /// What a segment costs besides its tiles, for the end of one piece and the start of another
+  /// within a share: in eighths of a full tile (see tile_cost).
+  [[nodiscard]] constexpr std::int32_t piece_cost() const { return few() ? 200 : 56; }
   /// Distance of two rows in shared memory: an odd multiple of 16 bytes, so that eight rows lie in
   /// different banks.
   [[nodiscard]] constexpr std::int32_t pitch() const {
@@ -131,6 +135,7 @@ struct MlaArgs {
   std::int32_t rows;        ///< of a segment, at most MlaPolicy::rows()
   std::int32_t page_shift;  ///< page_size is 2 to this; -1: no power of two
   bool rope_apart;          ///< some rope part is not in the row of its latent part
+  std::int32_t piece_cost;  ///< of a segment besides its tiles, in units of tile_cost()
   float score_scale;        ///< of dot products: to base 2 or, with a cap, to the argument of tanh
   float* partial_out;       ///< [parts, rows, 512], normalised
   float* partial_lse;       ///< [parts, rows], base 2

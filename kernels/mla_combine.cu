@@ -77,6 +77,7 @@ __device__ void merge_piece(const MlaArgs& args, const MlaCut& cut, int row, int
     const std::int32_t part = i == 0 ? cut.head : cut.first + i * cut.step;
     return static_cast<std::int64_t>(part) * args.rows + row;
   };
+  wait_for_kernel_before();
   float4 part[kBatch];
   const auto load = [&](int first) {
 #pragma unroll
@@ -156,11 +157,12 @@ __device__ void merge_all(const MlaArgs& args, std::int64_t cuts, CutOf&& cut_of
 
 __global__ void __launch_bounds__(kThreads, 2)
     combine_kernel(const __grid_constant__ MlaArgs args) {
+  // The schedule is older than the kernel before, so what it says is read ahead of the wait.
   const MlaSchedule& schedule = args.schedule;
-  wait_for_kernel_before();
   if (mla_has_fixed_pieces(schedule)) {
     merge_all<1>(args, schedule.parts_before[schedule.lines],
                  [&](std::int64_t i) { return cut_by_piece(args, i); });
+    wait_for_kernel_before();
     return;
   }
   const std::int64_t cuts = *schedule.cut_count;
@@ -176,6 +178,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   } else {
     merge_all<1>(args, cuts, cut_of);
   }
+  // Also without anything to merge: who waits for this kernel waits for the one before too.
+  wait_for_kernel_before();
 }
 
 }  // namespace

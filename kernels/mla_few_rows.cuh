@@ -35,22 +35,28 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
 
   __device__ void run() {
     if (!this->begin_share()) return;
-    fill_ring();
+    if (this->lane() == 0) this->step_ahead(this->ahead(), pair());
+    __syncwarp();
+    const PendingRow row = this->find_rows((kStages + kPairs - 1 - pair()) / kPairs);
+    this->start_piece();
+    this->start_rows();
+    fill_ring(row);
     this->find_addresses();
-    do {
+    for (;;) {
       run_piece();
-    } while (this->next_piece());
+      if (!this->next_piece()) break;
+      this->start_piece();
+      this->start_rows();
+    }
   }
 
  private:
   static constexpr std::uint32_t kPairs = 4;
 
   /// Fills the ring: the pair's tiles of it.
-  __device__ void fill_ring() {
+  __device__ void fill_ring(const PendingRow& row) {
     const std::uint32_t tiles = this->tiles_of_share();
-    if (this->lane() == 0) this->step_ahead(this->ahead(), pair());
-    __syncwarp();
-    this->store_rows(this->find_rows((kStages + kPairs - 1 - pair()) / kPairs));
+    this->store_rows(row);
     std::uint32_t tile = pair();
     for (std::uint32_t i = 0; tile < kStages; tile += kPairs, ++i) {
       if (tile < tiles) this->copy_own_rows(tile, i);
@@ -77,8 +83,6 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
   }
 
   __device__ void run_piece() {
-    this->start_piece();
-    this->start_rows();
     const std::uint32_t first = (pair() - at_) & (kPairs - 1);
     at_ += first;
     tile_ += static_cast<std::int32_t>(first);
@@ -114,7 +118,6 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
 
   /// Merges the pairs' results, the outputs through the stages that they have read last.
   __device__ void finish_piece() {
-    constexpr int kQuads = 8;  ///< registers of the output in a round, times 4
     // In the place of the masks, those of the warp that writes.
     auto* states = reinterpret_cast<float2*>(Base::small_memory() + SmallMap::kSeen);
     const std::uint32_t lane = this->lane_anew();
@@ -127,49 +130,66 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     }
     __syncthreads();
     const bool whole = this->whole();
+    float peak[2];
+    float total[2];
     float scale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const std::uint32_t row = 8U * h + (lane >> 2U);
-      float peak = -INFINITY;
+      peak[h] = -INFINITY;
 #pragma unroll
       for (std::uint32_t p = 0; p < kPairs; ++p)
-        peak = fmaxf(peak, states[64U * p + (lane & ~3U) + h].x);
-      float total = 0.0F;
+        peak[h] = fmaxf(peak[h], states[64U * p + (lane & ~3U) + h].x);
+      total[h] = 0.0F;
 #pragma unroll
       for (std::uint32_t p = 0; p < kPairs; ++p) {
         const float2 state = states[64U * p + (lane & ~3U) + h];
-        if (state.y != 0.0F) total += state.y * exp2_fast(state.x - peak);
+        if (state.y != 0.0F) total[h] += state.y * exp2_fast(state.x - peak[h]);
       }
-      scale[h] = totals[h] == 0.0F ? 0.0F : exp2_fast(peak_[h] - peak) / total;
-      if (this->warp() == 0 && (lane & 3U) == 0) {
-        this->store_lse(static_cast<std::int32_t>(row), whole,
-                        total == 0.0F ? -INFINITY : peak - kShift + log2f(total));
-      }
+      scale[h] = totals[h] == 0.0F ? 0.0F : exp2_fast(peak_[h] - peak[h]) / total[h];
     }
-    const std::uint32_t last = last_of(pair());
-#pragma unroll
-    for (int round = 0; round < 32 / kQuads; ++round) {
-      if (last != kNone) {
-        const std::uint32_t to = this->stage(last) + 4096U * half() + 16U * lane;
-#pragma unroll
-        for (int q = 0; q < kQuads; ++q) {
-          const int i = kQuads * round + q;
-          const float unit = this->value_scale(exponent_[i / 16]);
-          asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(
-                           to + 512U * static_cast<std::uint32_t>(q)),
-                       "f"(out_[i][0] * (scale[0] * unit)), "f"(out_[i][1] * (scale[0] * unit)),
-                       "f"(out_[i][2] * (scale[1] * unit)), "f"(out_[i][3] * (scale[1] * unit))
-                       : "memory");
-        }
-      }
+    const auto own = static_cast<std::int32_t>(lane & 15U);
+    const float own_total = this->of_lane(total, lane);
+    const float own_peak = this->of_lane(peak, lane);
+    if (this->warp() == 0 && lane < 16) {
+      this->store_lse(own, whole,
+                      own_total == 0.0F ? -INFINITY : own_peak - kShift + log2f(own_total));
+    }
+    char* target = this->target(own, whole);
+    char* const to[2] = {this->of_row(target, 0), this->of_row(target, 1)};
+    const FloatType format = this->format(whole);
+#pragma unroll 1
+    for (int round = 0; round < kRounds; ++round) {
+      put_round(round, scale);
       __syncthreads();
-      add_up(round, whole);
+      add_up(round, to, format);
       __syncthreads();
     }
   }
+  static constexpr int kQuads = 8;  ///< registers of the output in a round, times 4
+  static constexpr int kRounds = 32 / kQuads;
+
+  /// Puts the round's part of the output, scaled, where the others find it.
+  __device__ void put_round(int round, const float (&scale)[2]) {
+    const std::uint32_t last = last_of(pair());
+    if (last == kNone) return;
+    const std::uint32_t to = this->stage(last) + 4096U * half() + 16U * this->lane_anew();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      if (r != round) continue;
+      const float unit = this->value_scale(exponent_[r / (kRounds / 2)]);
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        const int i = kQuads * r + q;
+        asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(
+                         to + 512U * static_cast<std::uint32_t>(q)),
+                     "f"(out_[i][0] * (scale[0] * unit)), "f"(out_[i][1] * (scale[0] * unit)),
+                     "f"(out_[i][2] * (scale[1] * unit)), "f"(out_[i][3] * (scale[1] * unit))
+                     : "memory");
+      }
+    }
+  }
   /// Two quads of the round, summed over the pairs: pair p of warps takes quads 2 p and 2 p + 1.
-  __device__ void add_up(int round, bool whole) {
+  __device__ void add_up(int round, char* const (&to)[2], FloatType format) {
     const std::uint32_t lane = this->lane_anew();
     float sum[2][4] = {};
 #pragma unroll
@@ -188,13 +208,15 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
         for (int j = 0; j < 4; ++j) sum[q][j] += x[j];
       }
     }
+    const int i = (kQuads / 2) * round + static_cast<int>(pair());
+    Pair::with_format(format, [&](auto is) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const auto to = this->target(static_cast<std::int32_t>(8U * h + (lane >> 2U)), whole);
-      if (to.out == nullptr) continue;
-      this->store_columns(to, 256U * half(), 4 * round + static_cast<int>(pair()), h, sum[0],
-                          sum[1], 1.0F);
-    }
+      for (int h = 0; h < 2; ++h) {
+        if (to[h] == nullptr) continue;
+        this->template store_values<is()>(to[h] + Pair::bytes_of(is()) * this->first_column(), i, h,
+                                          sum[0], sum[1], 1.0F);
+      }
+    });
   }
 
   PendingRow pending_{PendingRow::none, 0};  ///< places to come, from when the last batch is used

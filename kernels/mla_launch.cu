@@ -83,6 +83,7 @@ Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
                      (params.tail_place == TailPlace::separate && params.tail.k_rope != nullptr));
   args.tile = policy.tile();
   args.rows = rows_of(params, options, policy);
+  args.piece_cost = policy.piece_cost();
   schedule.workers = layout.blocks = device.multiprocessors;
   schedule.worker_tiles_min = kWorkerTilesMin;
   schedule.splits = options.splits;
@@ -185,7 +186,7 @@ std::int64_t mla_workspace_bytes(const VerifyParams& params, const VerifyPlanOpt
 
 void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
                 const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
-                cudaStream_t stream) {
+                cudaStream_t stream, ScheduleUse use) {
   Layout layout = lay_out(params, options, device);
   if (params.batch > options.bounds.batch_max || params.tokens > options.bounds.tokens_max) {
     throw InvalidArgument("mla: batch " + std::to_string(params.batch) + " or tokens " +
@@ -221,8 +222,10 @@ void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
   PACKSTONE_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   const bool overlaps = device.compute_capability >= 90;
-  PACKSTONE_CUDA_CHECK(launch_after(mla_schedule_kernel(), mla_schedule_grid(args),
-                                    kMlaScheduleThreads, 0, args, overlaps, stream));
+  if (use == ScheduleUse::make) {
+    PACKSTONE_CUDA_CHECK(launch_after(mla_schedule_kernel(), mla_schedule_grid(args),
+                                      kMlaScheduleThreads, 0, args, overlaps, stream));
+  }
   PACKSTONE_CUDA_CHECK(launch_after(kernel, dim3(static_cast<unsigned>(layout.blocks)),
                                     unsigned{MlaPolicy::kThreads}, shared_bytes, args, overlaps,
                                     stream));

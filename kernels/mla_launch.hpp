@@ -39,11 +39,12 @@ std::int64_t mla_workspace_bytes(const VerifyParams& params, const VerifyPlanOpt
 ///
 /// @param workspace  device memory, 256-byte aligned; any content
 /// @param workspace_bytes  at least mla_workspace_bytes
+/// @param use  `reuse`: without the schedule, which lies in the workspace (see ScheduleUse)
 /// @throws InvalidArgument  too little scratch, or more sequences or tokens than the bounds
 /// @throws cuda::CudaError  a launch failed
 void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
                 const cuda::DeviceLimits& device, void* workspace, std::int64_t workspace_bytes,
-                cudaStream_t stream);
+                cudaStream_t stream, ScheduleUse use = ScheduleUse::make);
 
 /// The kernel of a KV type; one definition a source file.
 template <KvType type>

@@ -54,6 +54,7 @@ struct Cursor {
   std::int32_t index;      ///< of the line
   std::int32_t segment;    ///< within the line
   std::int32_t tile;       ///< within the segment
+  std::int32_t previous;   ///< index of the line before, once there was one; else -1
   std::int64_t remaining;  ///< tiles of the share, this one included
 
   /// Steps to the next tile; true when it is the first of another segment.
@@ -63,6 +64,7 @@ struct Cursor {
     tile = 0;
     if (++segment < line.segments || remaining <= 0) return true;
     segment = 0;
+    previous = index;
     do {
       line = load_line(args, ++index, rows, tile_tokens);
     } while (line.segments == 0);  // remaining > 0, so a line with work follows
@@ -83,7 +85,8 @@ __device__ inline std::int32_t last_cost(const MlaArgs& args, const Line& line) 
 __device__ inline std::int64_t line_cost(const MlaArgs& args, const Line& line) {
   if (line.segments == 0) return 0;
   return static_cast<std::int64_t>(line.tiles) *
-         ((line.segments - 1) * tile_cost(args.rows) + last_cost(args, line));
+             ((line.segments - 1) * tile_cost(args.rows) + last_cost(args, line)) +
+         static_cast<std::int64_t>(line.segments) * args.piece_cost;
 }
 
 /// A token's row before its table entry has arrived: kept in two registers over one step of the

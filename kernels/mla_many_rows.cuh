@@ -33,29 +33,36 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
 
   __device__ void run() {
     if (!this->begin_share()) return;
-    fill_ring();
+    const PendingRow row = this->find_rows();
+    start_piece();
+    fill_ring(row);
     this->find_addresses();
-    do {
+    for (;;) {
       run_piece();
-    } while (this->next_piece());
+      if (!this->next_piece()) break;
+      start_piece();
+    }
   }
 
  private:
   /// Copies all tiles but one of the ring.
-  __device__ void fill_ring() {
-    this->store_rows(this->find_rows());
+  __device__ void fill_ring(const PendingRow& row) {
+    this->store_rows(row);
     for (std::uint32_t tile = 0; tile + 1 < kStages && tile < this->tiles_of_share(); ++tile)
       this->copy_own_rows(tile, tile);
   }
 
-  __device__ void run_piece() {
-    this->start_piece();
+  __device__ void start_piece() {
+    Base::start_piece();
     // Without rows a pair only copies, which its peak tells: no register is left for a flag.
     if (this->line_row(static_cast<std::int32_t>(this->rows_from())) >= 0) {
       this->start_rows();
     } else {
       peak_[0] = NAN;
     }
+  }
+
+  __device__ void run_piece() {
     for (; tile_ < this->tile_end(); ++tile_) {
       this->forget();
       barrier_wait(this->full(at_), Base::parity(at_));
@@ -106,25 +113,35 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
 
   __device__ void finish_piece() {
     const bool whole = this->whole();
+    const std::uint32_t lane = this->lane_anew();
+    const auto own = static_cast<std::int32_t>(this->rows_from() + (lane & 15U));
+    float total[2];
+    float scale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float total = row_sum(total_[h]);
-      const float scale = total == 0.0F ? 0.0F : 1.0F / total;
-      const std::uint32_t lane = this->lane_anew();
-      const auto row = static_cast<std::int32_t>(this->rows_from() +
-                                                 8U * static_cast<std::uint32_t>(h) + (lane >> 2U));
-      if (half() == 0 && (lane & 3U) == 0) {
-        const float lse = total == 0.0F ? -INFINITY : peak_[h] - kShift + log2f(total);
-        this->store_lse(row, whole, lse);
-      }
-      const auto to = this->target(row, whole);
-      if (to.out == nullptr) continue;
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        this->store_columns(to, 256U * half(), i, h, out_[2 * i], out_[2 * i + 1],
-                            scale * this->value_scale(exponent_[i / 8]));
-      }
+      total[h] = row_sum(total_[h]);
+      scale[h] = total[h] == 0.0F ? 0.0F : 1.0F / total[h];
     }
+    const float own_total = this->of_lane(total, lane);
+    const float own_peak = this->of_lane(peak_, lane);
+    if (half() == 0 && lane < 16) {
+      const float lse = own_total == 0.0F ? -INFINITY : own_peak - kShift + log2f(own_total);
+      this->store_lse(own, whole, lse);
+    }
+    char* target = this->target(own, whole);
+    Pair::with_format(this->format(whole), [&](auto format) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        char* to = this->of_row(target, h);
+        if (to == nullptr) continue;
+        to += Pair::bytes_of(format()) * this->first_column();
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          this->template store_values<format()>(to, i, h, out_[2 * i], out_[2 * i + 1],
+                                                scale[h] * this->value_scale(exponent_[i / 8]));
+        }
+      }
+    });
   }
 };
 

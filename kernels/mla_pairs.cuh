@@ -9,14 +9,14 @@
 /// (as in FlashAttention-4), so that outputs are seldom rescaled. Eight warps are four pairs: of 64
 /// rows over the same tile, or of the same rows over tiles in turn.
 
-#include "kernels/mla_walk.cuh"
+#include "kernels/mla_results.cuh"
 
 #include <cstdint>
 
 namespace packstone::kernels::mla {
 
 template <KvType type, MlaShape shape>
-class Pairs : public Walk<type, shape> {
+class Pairs : public Results<type, shape> {
  protected:
   using Base = Walk<type, shape>;
   using Base::args_;
@@ -40,7 +40,7 @@ class Pairs : public Walk<type, shape> {
   using Scores = float[kOctets][4];
   using Weights = std::uint32_t[kOctets / 2][4];
 
-  __device__ explicit Pairs(const MlaArgs& args) : Base(args) {}
+  __device__ explicit Pairs(const MlaArgs& args) : Results<type, shape>(args) {}
 
   using Base::half;
   using Base::pair;
@@ -59,9 +59,12 @@ class Pairs : public Walk<type, shape> {
   }
 
   __device__ void start_rows() {
+    // Each lane finds one row.
+    const char* own =
+        this->query_of(static_cast<std::int32_t>(rows_from() + (this->lane_anew() & 15U)));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const char* row = this->query_of(first_row() + 8 * h);
+      const char* row = this->of_row(own, h);
 #pragma unroll
       for (int k = 0; k < 16; ++k)
         this->load_query(query_[k], row, h, k % 8, 2U * half() + (k >= 8 ? 1U : 0U));

@@ -138,12 +138,13 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
   const Line line = load_line(args, index, rows, tile_tokens);
   const std::int64_t local = at - before.cost[index];
   const std::int32_t full_cost = mla::tile_cost(args.rows);
-  const std::int64_t full = static_cast<std::int64_t>(line.tiles) * full_cost;
+  const std::int64_t full = static_cast<std::int64_t>(line.tiles) * full_cost + args.piece_cost;
   auto segment =
       static_cast<std::int32_t>(min(local / full, static_cast<std::int64_t>(line.segments - 1)));
   const std::int32_t cost = segment == line.segments - 1 ? mla::last_cost(args, line) : full_cost;
   const auto in_segment = static_cast<std::int32_t>(local - segment * full);
-  std::int32_t tile = (in_segment + cost - 1) / cost;
+  // The first tile comes behind what the segment itself costs.
+  std::int32_t tile = max(0, in_segment - args.piece_cost + cost - 1) / cost;
   if (mla_has_fixed_pieces(schedule)) {
     const std::int32_t piece = piece_tiles_of(schedule, line.tiles);
     tile = min((tile + piece - 1) / piece * piece, line.tiles);
@@ -153,7 +154,7 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
           line.tiles,
           line.query + line.node,
           line.nodes * args.params.heads,
-          at - in_segment + static_cast<std::int64_t>(line.tiles - 1) * cost};
+          at - in_segment + args.piece_cost + static_cast<std::int64_t>(line.tiles - 1) * cost};
   if (tile == line.tiles) {
     tile = 0;
     if (++segment == line.segments) {

@@ -156,12 +156,16 @@ class Walk {
 
   /// Sets up barriers and cursors for the block's share; false when it has none.
   __device__ bool begin_share() {
-    let_next_kernel_start();
     wait_for_kernel_before();
+    let_next_kernel_start();  // which reads the schedule at once
     const MlaStart at = args_.schedule.starts[blockIdx.x];
     const std::int64_t end = args_.schedule.starts[blockIdx.x + 1].before;
     if (at.before >= end) return false;
-    const Cursor start{load_line(args_, at.line, args_.rows, kTile), at.line, at.segment, at.tile,
+    const Cursor start{load_line(args_, at.line, args_.rows, kTile),
+                       at.line,
+                       at.segment,
+                       at.tile,
+                       -1,
                        end - at.before};
     if (lane() == 0) now() = ahead() = start;
     if (threadIdx.x == 0) {
@@ -264,10 +268,37 @@ class Walk {
       Cursor& at = now();
       at.remaining -= tile_end() - 1 - at.tile;
       at.tile = tile_end() - 1;
-      at.advance(args_, args_.rows, kTile);
+      const Cursor& next = ahead();
+      if (next.previous == at.index && at.tile + 1 == at.line.tiles &&
+          at.segment + 1 == at.line.segments) {
+        // The line whose rows are looked up already: loading it takes long when memory is busy.
+        at.line = next.line;
+        at.previous = at.index;
+        at.index = next.index;
+        at.segment = at.tile = 0;
+        --at.remaining;
+      } else {
+        at.advance(args_, args_.rows, kTile);
+      }
     }
     __syncwarp();
     return now().remaining > 0;
+  }
+
+  /// Of an address that each lane has for row `lane` % 16, the one for row g (`h` 0) or g + 8 of
+  /// the lane's products.
+  template <typename T>
+  __device__ T* of_row(T* own, int h) const {
+    const auto from = static_cast<int>((lane_anew() >> 2U) + 8U * static_cast<std::uint32_t>(h));
+    return reinterpret_cast<T*>(__shfl_sync(kAll, reinterpret_cast<unsigned long long>(own), from));
+  }
+
+  /// The value of row `lane` % 16, of what the first lanes of quads have for rows g and g + 8.
+  __device__ static float of_lane(const float (&x)[2], std::uint32_t lane) {
+    const auto from = static_cast<int>(4U * (lane & 7U));
+    const float low = __shfl_sync(kAll, x[0], from);
+    const float high = __shfl_sync(kAll, x[1], from);
+    return (lane & 8U) == 0 ? low : high;
   }
 
   /// Row of the line for row `row` of the segment, or -1.
@@ -277,10 +308,10 @@ class Walk {
     return row < args_.rows && in_line < at.line.nodes * args_.params.heads ? in_line : -1;
   }
 
-  /// Address of a row's query, or null.
+  /// Address of a row's query, or of zeros.
   __device__ const char* query_of(std::int32_t row) const {
     const std::int32_t in_line = line_row(row);
-    if (in_line < 0) return nullptr;
+    if (in_line < 0) return reinterpret_cast<const char*>(kZeroRow);
     const VerifyParams& p = args_.params;
     const Cursor& at = now();
     const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
@@ -295,7 +326,7 @@ class Walk {
     const std::uint32_t quad = lane_anew() & 3U;
     std::uint32_t low = 0;
     std::uint32_t high = 0;
-    if (row != nullptr && (k < 8 || args_.params.rope_dim != 0)) {
+    if (k < 8 || args_.params.rope_dim != 0) {
       const bool packed = kEightBit && (k < 8 || !kTileScales);
       if (packed) {
         const std::uint32_t step = static_cast<std::uint32_t>(k);
@@ -371,6 +402,7 @@ class Walk {
   /// while few registers are in use, and read by `seen_tokens` when many are.
   __device__ void note_seen(std::int32_t tile, std::int32_t first_row) const {
     auto* words = reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kSeen) + 2 * thread_;
+#pragma unroll 1  // instructions that are seldom needed come from memory, slowly
     for (std::int32_t h = 0; h < 2; ++h) words[h] = seen(tile, first_row + 8 * h);
   }
   __device__ uint2 seen_tokens() const {
@@ -413,14 +445,16 @@ class Walk {
       const std::uint32_t row = i / kPieces;
       const std::uint32_t piece = i % kPieces;
       if (piece == 32 && kEightBit && !kTileScales) continue;
-      auto* words = reinterpret_cast<std::uint32_t*>(memory() + tile % kStages * kStageBytes +
-                                                     row * kPitch + 16 * piece);
-      for (int j = 0; j < 4; ++j) {
-        const std::uint32_t clean = finite_part(words[j], piece == 32);
-        if (clean == words[j]) continue;
-        words[j] = clean;
-        bad |= 1U << row;
-      }
+      auto* at = reinterpret_cast<uint4*>(memory() + tile % kStages * kStageBytes + row * kPitch +
+                                          16 * piece);
+      const uint4 words = *at;
+      const uint4 clean{finite_part(words.x, piece == 32), finite_part(words.y, piece == 32),
+                        finite_part(words.z, piece == 32), finite_part(words.w, piece == 32)};
+      if (((words.x ^ clean.x) | (words.y ^ clean.y) | (words.z ^ clean.z) | (words.w ^ clean.w)) ==
+          0)
+        continue;
+      *at = clean;
+      bad |= 1U << row;
     }
     sync_team();
     if (member == 0) *bad_word() = 0;
@@ -473,78 +507,6 @@ class Walk {
     }
   }
 
-  /// Where the results of a row go: the output when the piece covers the segment, else a partial.
-  struct Target {
-    char* out;  ///< null: nowhere
-    FloatType format;
-  };
-  __device__ bool whole() const {
-    return now().tile == 0 && tile_end() == now().line.tiles;
-  }
-  __device__ std::int64_t partial_row(std::int32_t row) const {
-    const MlaSchedule& schedule = args_.schedule;
-    const Cursor& at = now();
-    std::int64_t part = 2 * static_cast<std::int64_t>(blockIdx.x) + (at.tile == 0 ? 1 : 0);
-    if (mla_has_fixed_pieces(schedule)) {
-      const std::int32_t piece = piece_tiles_of(schedule, at.line.tiles);
-      const std::int32_t pieces = (at.line.tiles + piece - 1) / piece;
-      part = schedule.parts_before[at.index] + static_cast<std::int64_t>(at.segment) * pieces +
-             at.tile / piece;
-    }
-    return part * args_.rows + row;
-  }
-  __device__ Target target(std::int32_t row, bool is_whole) const {
-    const std::int32_t in_line = line_row(row);
-    if (in_line < 0) return {nullptr, FloatType::fp32};
-    if (!is_whole) {
-      return {reinterpret_cast<char*>(args_.partial_out + partial_row(row) * kMlaLatentDim),
-              FloatType::fp32};
-    }
-    const OutputView& output = args_.params.output;
-    const Cursor& at = now();
-    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
-    return {static_cast<char*>(output.out) + token * output.stride_token +
-                in_line % args_.params.heads * output.stride_head,
-            output.type};
-  }
-  /// Stores two neighbouring values of a row.
-  __device__ static void store_pair(const Target& to, std::uint32_t column, float x, float y) {
-    if (to.format == FloatType::fp32) {
-      *reinterpret_cast<float2*>(to.out + 4U * column) = make_float2(x, y);
-    } else {
-      *reinterpret_cast<std::uint32_t*>(to.out + 2U * column) =
-          to.format == FloatType::bf16 ? pack(Bf16{}, x, y) : pack(Fp16{}, x, y);
-    }
-  }
-  __device__ void store_lse(std::int32_t row, bool is_whole, float lse) const {
-    const std::int32_t in_line = line_row(row);
-    if (in_line < 0) return;
-    if (!is_whole) {
-      args_.partial_lse[partial_row(row)] = lse;
-      return;
-    }
-    const OutputView& output = args_.params.output;
-    if (output.lse == nullptr) return;
-    const Cursor& at = now();
-    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
-    char* to = reinterpret_cast<char*>(output.lse) + token * output.lse_stride_token;
-    reinterpret_cast<float*>(to)[in_line % args_.params.heads] =
-        output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
-  }
-  /// Columns that value pair `pair` of accumulators 2 i and 2 i + 1 stands for, and the values.
-  __device__ void store_columns(const Target& to, std::uint32_t first, int i, int half,
-                                const float (&even)[4], const float (&odd)[4], float scale) const {
-    const std::uint32_t quad = lane_anew() & 3U;
-    const std::uint32_t base = first + 16U * static_cast<std::uint32_t>(i);
-    if constexpr (kEightBit) {
-      store_pair(to, base + 4U * quad, even[2 * half] * scale, odd[2 * half] * scale);
-      store_pair(to, base + 4U * quad + 2U, even[2 * half + 1] * scale, odd[2 * half + 1] * scale);
-    } else {
-      store_pair(to, base + 2U * quad, even[2 * half] * scale, even[2 * half + 1] * scale);
-      store_pair(to, base + 8U + 2U * quad, odd[2 * half] * scale, odd[2 * half + 1] * scale);
-    }
-  }
-
   /// For rows with scales, the operand's weights times the scales of 16 tokens, in units of
   /// 2^exponent, which is at least the largest scale of the slice so far. Gives what the output
   /// must be multiplied with when that unit grew, else 1.
@@ -576,15 +538,6 @@ class Walk {
     return c;
   }
   static constexpr std::int32_t kNoExponent = -1000;
-  /// What accumulated outputs are still to be multiplied with, besides the sum of weights.
-  __device__ float value_scale(std::int32_t exponent) const {
-    if constexpr (kTileScales) {
-      return exponent == kNoExponent ? 1.0F : exp2f(static_cast<float>(exponent));
-    } else {
-      return type == KvType::e4m3 ? args_.params.k_scale : 1.0F;
-    }
-  }
-
   const MlaArgs& args_;
   std::uint32_t thread_;
   std::uint32_t base_;           ///< of shared memory

@@ -186,6 +186,16 @@ struct VerifyBounds {
   std::int32_t length_max{0};  ///< prefix + q_len of one sequence (or topk + q_len), tokens
 };
 
+/// Whether a call makes its schedule or takes what an earlier one has left in the workspace.
+enum class ScheduleUse : std::uint8_t {
+  make,
+  /// The layers of a model after the first: the call before with this workspace had the same
+  /// options and shape (heads, dims, types, batch, tokens, page size, tail place, kind of mask, use
+  /// of lists), and q_indptr, prefix_lens and the mask have the same contents as then. Queries, KV
+  /// rows, table entries, list entries and outputs may be others. Else the result is undefined.
+  reuse,
+};
+
 /// How the work of a call is cut. Results are the same bits from run to run whatever is chosen.
 struct VerifyPlanOptions {
   VerifyBounds bounds;

@@ -87,13 +87,13 @@ std::int64_t TreeVerify::workspace_bytes(const VerifyParams& params) const {
 }
 
 void TreeVerify::run(const VerifyParams& params, void* workspace, std::int64_t workspace_bytes,
-                     cudaStream_t stream, const HostView& view) const {
+                     cudaStream_t stream, const HostView& view, ScheduleUse use) const {
   require_current_device(device_.device, "tree verify");
   validate(params, view);
   if (params.kind == AttentionKind::gqa) {
-    kernels::gqa_verify(params, options_, device_, workspace, workspace_bytes, stream);
+    kernels::gqa_verify(params, options_, device_, workspace, workspace_bytes, stream, use);
   } else {
-    kernels::mla_verify(params, options_, device_, workspace, workspace_bytes, stream);
+    kernels::mla_verify(params, options_, device_, workspace, workspace_bytes, stream, use);
   }
 }
 

@@ -171,12 +171,12 @@ inline std::int64_t workspace_bytes(const VerifyParams& params, const VerifyPlan
                                            : kernels::mla_workspace_bytes(params, options, device);
 }
 inline void enqueue(const VerifyParams& params, const VerifyPlanOptions& options, void* workspace,
-                    std::int64_t bytes, cudaStream_t stream) {
+                    std::int64_t bytes, cudaStream_t stream, ScheduleUse use = ScheduleUse::make) {
   const cuda::DeviceLimits device = cuda::current_device_limits();
   if (params.kind == AttentionKind::gqa) {
-    kernels::gqa_verify(params, options, device, workspace, bytes, stream);
+    kernels::gqa_verify(params, options, device, workspace, bytes, stream, use);
   } else {
-    kernels::mla_verify(params, options, device, workspace, bytes, stream);
+    kernels::mla_verify(params, options, device, workspace, bytes, stream, use);
   }
 }
 

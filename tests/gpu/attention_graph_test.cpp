@@ -70,6 +70,34 @@ TEST_P(AttentionGraph, GS05_AGraphForSixteenRequestsReplayedWithThree) {
   EXPECT_EQ(test::compare_with_oracle(three, {device.out(), device.lse()}), "");
 }
 
+TEST_P(AttentionGraph, LayersAfterTheFirstReuseTheSchedule) {
+  AttentionCase c = base_case();
+  c.prefix = {700, 0, 33, 5000, 64};
+  c.q_len = {9, 3, 0, 17, 1};
+  c.mask = MaskKind::parents;
+  c.tree = test::TreeShape::binary;  // the same tree whatever the seed
+  for (const std::int32_t splits : {0, 3}) {
+    AttentionInputs first(c);
+    DeviceInputs device(first);
+    const VerifyPlanOptions options{.bounds = test::bounds_of(first), .splits = splits};
+    const test::Scratch scratch(test::workspace_bytes(device.params(), options));
+    test::enqueue(device.params(), options, scratch.data(), scratch.bytes(), nullptr);
+    // Other queries, rows and tables, lengths and trees as before.
+    for (const std::uint64_t seed : {2U, 3U}) {
+      c.seed = seed;
+      AttentionInputs layer(c);
+      DeviceInputs layer_device(layer);
+      test::enqueue(layer_device.params(), options, scratch.data(), scratch.bytes(), nullptr,
+                    ScheduleUse::reuse);
+      PACKSTONE_CUDA_CHECK(cudaDeviceSynchronize());
+      const DeviceResult reused{layer_device.out(), layer_device.lse()};
+      EXPECT_EQ(test::compare_with_oracle(layer, reused), "");
+      EXPECT_TRUE(reused == run_device(layer, options));
+    }
+    EXPECT_TRUE(scratch.guards_intact());
+  }
+}
+
 TEST_P(AttentionGraph, GS06_OneCaptureForLengthsOnEitherSideOfTileEdges) {
   AttentionCase c = base_case();
   c.prefix = {512, 512, 512, 512};

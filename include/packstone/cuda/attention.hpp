@@ -45,10 +45,12 @@ class TreeVerify {
   ///                   meanwhile
   /// @param view  what the host knows of the arrays; the more, the more mistakes are found before
   ///              the launch (see `validate`)
+  /// @param use  `reuse` spares the schedule in all layers of a step but the first
   /// Throws what `validate` throws, InvalidArgument for too little workspace, a passed bound or
   /// another current device, CudaError when a launch fails. Nothing is launched then.
   void run(const VerifyParams& params, void* workspace, std::int64_t workspace_bytes,
-           cudaStream_t stream, const HostView& view = {}) const;
+           cudaStream_t stream, const HostView& view = {},
+           ScheduleUse use = ScheduleUse::make) const;
 
  private:
   VerifyPlanOptions options_;
