@@ -422,14 +422,5 @@ void register_all() {
 }  // namespace packstone::bench
 
 int main(int argc, char** argv) {
-  if (!packstone::bench::device_present()) {
-    std::puts("no CUDA device");
-    return 0;
-  }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  packstone::bench::register_all();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return packstone::bench::run_benchmarks(argc, argv, packstone::bench::register_all);
 }

@@ -168,10 +168,5 @@ int main_of(int argc, char** argv) {
 }  // namespace packstone::bench
 
 int main(int argc, char** argv) {
-  if (!packstone::bench::device_present()) {
-    std::puts("no CUDA device");
-    return 0;
-  }
-  benchmark::Initialize(&argc, argv);
-  return packstone::bench::main_of(argc, argv);
+  return packstone::bench::run_on_device(argc, argv, packstone::bench::main_of);
 }

@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// What the GPU benchmarks share: manual time from events with L2 flushed before each iteration,
-/// the copy ceiling of the same process, and random pages.
+/// What the GPU benchmarks share: `main`, manual time from events with L2 flushed before each
+/// iteration, the copy ceiling of the same process, and random pages.
 
 #include <packstone/cuda/memory.hpp>
 #include <packstone/kv_manager.hpp>
@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <span>
@@ -34,6 +35,35 @@ inline bool device_present() {
   const bool found = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
   (void)cudaGetLastError();
   return found;
+}
+
+/// Runs `run(argc, argv)`, which sees the arguments that Google Benchmark does not know, and gives
+/// its result; on a machine without a device says so, which its caller takes for a skip.
+template <typename Run>
+int run_on_device(int argc, char** argv, Run&& run) {
+  if (!device_present()) {
+    std::puts("no CUDA device");
+    return 0;
+  }
+  benchmark::Initialize(&argc, argv);
+  return run(argc, argv);
+}
+
+/// Runs what was registered.
+inline int run_registered() {
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
+
+/// Runs what `add` registers; there are no arguments but Google Benchmark's.
+template <typename Register>
+int run_benchmarks(int argc, char** argv, Register&& add) {
+  return run_on_device(argc, argv, [&](int count, char** left) {
+    if (benchmark::ReportUnrecognizedArguments(count, left)) return 1;
+    add();
+    return run_registered();
+  });
 }
 
 class Timer {
