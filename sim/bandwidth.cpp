@@ -160,13 +160,9 @@ std::vector<BandwidthFigure> measure_on_cpu(const ProbeCase& probe, const Gather
   std::vector<BandwidthFigure> figures;
   if (probe.pool_bytes() > memory.bytes()) return figures;
   const Bytes row = probe.spec.model.row_bytes();
-  const std::vector<Placement> placements = placements_of(probe, 1);
-  for (const Placement& placement : placements) {
-    // The ceiling is every placement's: the better of one at the beginning and one at the end.
-    const bool at_an_end = &placement == &placements.front() || &placement == &placements.back();
+  for (const Placement& placement : placements_of(probe, 1)) {
     const CpuGatherResult gather = measure_cpu_gather(
-        memory, placement.tables,
-        {.row_bytes = row, .threads = threads, .repeats = kProbeRuns, .ceiling = at_an_end});
+        memory, placement.tables, {.row_bytes = row, .threads = threads, .repeats = kProbeRuns});
     const double bytes = static_cast<double>(placement.tables.tokens()) * static_cast<double>(row);
     figures.push_back({.placement = placement.name,
                        .kernel = "cpu-gather",

@@ -32,7 +32,6 @@ struct CpuGatherOptions {
   int threads{0};                        ///< 0: one a processor
   int repeats{5};                        ///< timed passes; the median counts
   Bytes pool_bytes_max{Bytes{2} << 30};  ///< a larger pool is refused
-  bool ceiling{true};                    ///< false: the ceiling is left 0
 };
 
 struct CpuGatherResult {
