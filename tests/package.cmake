@@ -26,8 +26,9 @@ set_target_properties(c_api_test PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON
 target_compile_options(c_api_test PRIVATE -Wall -Wextra -Werror -pedantic -pedantic-errors -Wundef)
 target_link_libraries(c_api_test PRIVATE packstone_c m)
 if(PACKSTONE_SANITIZE)
-  # The run-time library must come before the sanitized library that needs it.
+  # The run-time library, that of C++ with it, must come before the sanitized library that needs it.
   target_link_options(c_api_test PRIVATE -fsanitize=${PACKSTONE_SANITIZE})
+  set_target_properties(c_api_test PROPERTIES LINKER_LANGUAGE CXX)
 endif()
 add_test(NAME c_api_test COMMAND c_api_test)
 set_tests_properties(c_api_test PROPERTIES LABELS host)
