@@ -47,7 +47,7 @@ class Pool {
         throw Error("the pool ran short while it was filled");
       }
     }
-    order_.resize(1U << 16U);
+    order_.resize(kOrder);
     for (std::size_t& each : order_) {
       each = random_() % static_cast<std::size_t>(extents) * extent;
     }
@@ -58,8 +58,8 @@ class Pool {
     // The caller's table is his own affair: its miss is kept out of the figure, those of the
     // allocator on a page chosen at random are in it.
     // (DoNotOptimize on a variable in memory reads nothing.)
-    __builtin_prefetch(&live_[order_[(next_ + 8) % order_.size()]], 1);
-    const auto extent = std::span(live_).subspan(order_[next_++ % order_.size()], extent_);
+    __builtin_prefetch(&live_[order_[(next_ + 8) % kOrder]], 1);
+    const auto extent = std::span(live_).subspan(order_[next_++ % kOrder], extent_);
     allocator_.release(extent);
     return allocator_.allocate({.owner = 1}, extent) == Status::ok;
   }
@@ -67,6 +67,8 @@ class Pool {
   void check() const { allocator_.check(); }
 
  private:
+  static constexpr std::size_t kOrder = 1U << 16U;
+
   void churn() {
     std::vector<std::vector<PageId>> extents;
     for (PageCount turned = 0; turned < 3 * kPages;) {

@@ -51,6 +51,7 @@ void LowestPlacement::take(const TakeRequest& /*request*/, std::span<PageId> out
 
 void LowestPlacement::give(std::span<const PageId> pages) {
   for (const PageId page : pages) free_.insert(index_of(page));
+  if (free_.lowest() == index_of(pages[0])) set_.prefetch(pages[0]);  // the next to be taken
 }
 
 void LowestPlacement::rebuild() {

@@ -39,6 +39,8 @@ class BitTree {
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] bool empty() const { return count_ == 0; }
+  /// Smallest member, or kNone.
+  [[nodiscard]] std::int64_t lowest() const { return lowest_; }
   [[nodiscard]] bool contains(std::int64_t i) const {
     return i == lowest_ || (words_[word(i)] >> bit(i) & 1U) != 0;
   }

@@ -47,16 +47,37 @@ Status PageAllocator::allocate(const Request& request, std::span<PageId> out) {
     return Status::out_of_pages;
   }
   placement_->take(request.take, out);
-  set_.acquire(out, request.owner);
+  if (count == 1) {
+    set_.acquire(out[0], request.owner);
+  } else {
+    set_.acquire(out, request.owner);
+  }
   return Status::ok;
 }
 
-PageCount PageAllocator::release(std::span<const PageId> pages,
-                                 std::optional<OwnerTag> expected_owner) {
-  freed_.clear();
-  set_.release(pages, freed_, expected_owner);
+PageCount PageAllocator::give_freed() {
   if (!freed_.empty()) placement_->give(freed_);
   return static_cast<PageCount>(freed_.size());
+}
+
+PageCount PageAllocator::release(std::span<const PageId> pages) {
+  if (pages.size() == 1 && set_.release_sole(pages[0])) {
+    placement_->give(pages);
+    return 1;
+  }
+  return release_several(pages);
+}
+
+PageCount PageAllocator::release_several(std::span<const PageId> pages) {
+  freed_.clear();
+  set_.release(pages, freed_);
+  return give_freed();
+}
+
+PageCount PageAllocator::release(std::span<const PageId> pages, OwnerTag expected_owner) {
+  freed_.clear();
+  set_.release(pages, freed_, expected_owner);
+  return give_freed();
 }
 
 void PageAllocator::unpin(PageId page) {
@@ -100,8 +121,7 @@ void PageAllocator::require_movable(PageCount pages, Epoch epoch) const {
 PageCount PageAllocator::reclaim(Epoch reached) {
   freed_.clear();
   set_.reclaim(reached, freed_);
-  if (!freed_.empty()) placement_->give(freed_);
-  return static_cast<PageCount>(freed_.size());
+  return give_freed();
 }
 
 void PageAllocator::clear() {

@@ -115,6 +115,7 @@ void RunPlacement::take_exact(PageId page) {
 }
 
 void RunPlacement::give(std::span<const PageId> pages) {
+  if (pages.size() == 1) set_.prefetch(pages[0]);  // mostly the next to be taken
   for (std::size_t i = 0; i < pages.size();) {
     std::int32_t count = 1;
     while (i + static_cast<std::size_t>(count) < pages.size() &&

@@ -24,7 +24,9 @@
 /// Invariants, verified by `check()`: free + reserved + live + retired == pages - 1; each counter
 /// equals the number of pages in that state.
 ///
-/// Every operation is O(pages named), never O(pool), and costs 8 bytes a page. A violated
+/// Every operation is O(pages named), never O(pool); memory is 8 bytes and 2 bits a page. The two
+/// bits say all that most calls ask, so that a page taken or given back is looked up where 32 pages
+/// share 8 bytes; the bytes beside are read when a page is shared or its owner is named. A violated
 /// precondition (double free, foreign page, page 0, id outside the pool) throws PageError and
 /// changes nothing, also in the middle of a list.
 ///
@@ -35,7 +37,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -56,7 +57,7 @@ class FreeSet {
   /// pages - 1. Throws InvalidArgument outside that range. All usable pages are free.
   explicit FreeSet(PageCount pages);
 
-  [[nodiscard]] PageCount pages() const { return static_cast<PageCount>(records_.size()); }
+  [[nodiscard]] PageCount pages() const { return static_cast<PageCount>(owners_.size()); }
   [[nodiscard]] PageCount count(PageState state) const {
     switch (state) {
       case PageState::free:
@@ -90,19 +91,28 @@ class FreeSet {
     return static_cast<std::int64_t>(pins_.size());
   }
 
-  /// Tells the processor that the page's record will be read soon. Any id is allowed.
+  /// Tells the processor that the page will be acquired soon. Any id is allowed.
   void prefetch(PageId page) const {
+    prefetch_mark(page);
 #if defined(__GNUC__)
     const auto at = static_cast<std::uint32_t>(index_of(page));
-    if (at < records_.size()) __builtin_prefetch(&records_[at], 1);
-#else
-    (void)page;
+    if (tagged_ && at < owners_.size()) __builtin_prefetch(&owners_[at], 1);
 #endif
   }
 
   /// free or reserved -> live with one reference. A bug of the placement policy, not of the caller,
   /// if not so.
-  void acquire(PageId page, OwnerTag owner);
+  void acquire(PageId page, OwnerTag owner) {
+    const std::size_t at = place_of(page);
+    const Mark was = mark(at);
+    // Page 0 is `counted`.
+    PACKSTONE_ASSERT(was == Mark::free || was == Mark::reserved);
+    (was == Mark::free ? free_ : reserved_) -= 1;
+    live_ += 1;
+    set_mark(at, Mark::sole);
+    tagged_ = tagged_ || owner != 0;
+    if (tagged_) owners_[at] = owner;
+  }
   void acquire(std::span<const PageId> pages, OwnerTag owner);
   /// free -> reserved.
   void reserve(PageRun run);
@@ -114,10 +124,21 @@ class FreeSet {
 
   /// Drops one reference per entry; a page may stand as often as it has references. Pages whose
   /// last reference went become free and are appended to `freed` in the order of `pages`.
-  /// @param expected_owner  when set, a page whose tag differs is `foreign`.
   /// Throws PageError naming the first bad entry; then nothing has changed, `freed` included.
-  void release(std::span<const PageId> pages, std::vector<PageId>& freed,
-               std::optional<OwnerTag> expected_owner = std::nullopt);
+  void release(std::span<const PageId> pages, std::vector<PageId>& freed);
+  /// The same; a page whose tag is not `expected_owner` is `foreign`.
+  void release(std::span<const PageId> pages, std::vector<PageId>& freed, OwnerTag expected_owner);
+
+  /// The same for one page that has no other reference, or false: then nothing has changed, and
+  /// `release` says why or does more.
+  [[nodiscard]] bool release_sole(PageId page) {
+    const auto at = static_cast<std::uint32_t>(index_of(page));
+    if (at >= owners_.size() || mark(at) != Mark::sole || !pins_.empty()) return false;
+    set_mark(at, Mark::free);
+    live_ -= 1;
+    free_ += 1;
+    return true;
+  }
 
   /// Holds the page in place, and alive: one more reference, and moves are refused. Nests.
   void pin(PageId page);
@@ -147,35 +168,70 @@ class FreeSet {
   [[nodiscard]] std::vector<Holding> holdings() const;
 
  private:
-  // A page's state is its reference count when that is positive, else one of these marks.
-  static constexpr std::int32_t kFree = 0;
+  /// Two bits a page. `counted`: references_ has what is to know.
+  enum class Mark : std::uint8_t { free, sole, reserved, counted };
+  static constexpr std::size_t kWordPages = 32;
+  /// In references_: page 0's and a retired page's.
   static constexpr std::int32_t kReserved = -1;
   static constexpr std::int32_t kRetired = -2;
-  struct Record {
-    std::int32_t references{kFree};
-    OwnerTag owner{0};
-  };
-  static_assert(sizeof(Record) == 8, "8 bytes a page is what the header promises");
   struct RetiredBatch {
     Epoch epoch;
     std::vector<PageId> pages;
   };
 
-  [[nodiscard]] Record& record(PageId page) {
-    return records_[static_cast<std::size_t>(index_of(page))];
+  static unsigned shift_of(std::size_t at) {
+    return 2 * static_cast<unsigned>(at % kWordPages);
   }
-  [[nodiscard]] const Record& record(PageId page) const {
-    return records_[static_cast<std::size_t>(index_of(page))];
+  static std::size_t place_of(PageId page) {
+    return static_cast<std::size_t>(index_of(page));
   }
+  [[nodiscard]] Mark mark(std::size_t at) const {
+    return static_cast<Mark>(marks_[at / kWordPages] >> shift_of(at) & 3U);
+  }
+  void set_mark(std::size_t at, Mark mark) {
+    std::uint64_t& word = marks_[at / kWordPages];
+    word = (word & ~(std::uint64_t{3} << shift_of(at))) | std::uint64_t(mark) << shift_of(at);
+  }
+  /// Tables, nodes and pins that name the page, or a negative number for page 0 and retired ones.
+  [[nodiscard]] std::int32_t counted(std::size_t at) const {
+    const Mark m = mark(at);
+    return m == Mark::counted ? references_[at] : m == Mark::sole ? 1 : 0;
+  }
+  void set_references(std::size_t at, std::int32_t references);
+  void prefetch_mark(PageId page) const {
+#if defined(__GNUC__)
+    const std::size_t word = static_cast<std::uint32_t>(index_of(page)) / kWordPages;
+    if (word < marks_.size()) __builtin_prefetch(&marks_[word], 1);
+#else
+    (void)page;
+#endif
+  }
+  /// How many pages at the front of `pages`, consecutive ones of one word of marks, have the mark
+  /// `from`; they have `to` afterwards. 0 where it is not worth the look.
+  std::size_t exchange_run(std::span<const PageId> pages, Mark from, Mark to);
+  /// Drops one reference of each page, in order, up to the first that is not live; freed ones go to
+  /// `freed`. Returns how many pages that were and how many became free.
+  struct Dropped {
+    std::size_t pages;
+    std::size_t freed;
+  };
+  Dropped drop_references(std::span<const PageId> pages, PageId* freed);
+  /// Releases pages[done ..], of which those before are released already. Any owner will do when
+  /// there is none expected.
+  void release_from(std::size_t done, std::span<const PageId> pages, std::vector<PageId>& freed,
+                    std::size_t freed_before, const OwnerTag* expected_owner);
   void require_in_pool(PageId page, const char* verb) const;
   void require_live(PageId page, const char* verb) const {
-    // An id below 0 becomes a large number; page 0 has a mark, and so no reference.
+    // An id below 0 becomes a large number.
     const auto at = static_cast<std::uint32_t>(index_of(page));
-    if (at >= records_.size() || records_[at].references < 1) refuse_not_live(page, verb);
+    if (at >= owners_.size() || counted(at) < 1) refuse_not_live(page, verb);
   }
   [[noreturn]] void refuse_not_live(PageId page, const char* verb) const;
 
-  std::vector<Record> records_;
+  std::vector<std::uint64_t> marks_;      // [pages / 32]
+  std::vector<std::int32_t> references_;  // [pages], valid where the mark is `counted`
+  std::vector<OwnerTag> owners_;          // [pages]
+  bool tagged_{false};                    // some owner is, or was, not 0
   PageCount free_{0};
   PageCount reserved_{0};
   PageCount live_{0};

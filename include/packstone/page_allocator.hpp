@@ -11,7 +11,6 @@
 #include <packstone/placement.hpp>
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,8 +53,8 @@ class PageAllocator {
   /// See FreeSet::retain.
   void retain(std::span<const PageId> pages) { set_.retain(pages); }
   /// Drops one reference per entry; see FreeSet::release. Returns how many pages became free.
-  PageCount release(std::span<const PageId> pages,
-                    std::optional<OwnerTag> expected_owner = std::nullopt);
+  PageCount release(std::span<const PageId> pages);
+  PageCount release(std::span<const PageId> pages, OwnerTag expected_owner);
   /// The stream is over: its room goes back.
   void end_stream(StreamIndex stream) { placement_->end(stream); }
 
@@ -88,6 +87,10 @@ class PageAllocator {
   void check() const;
 
  private:
+  PageCount release_several(std::span<const PageId> pages);
+  /// Hands `freed_` to the policy; returns how many pages that are.
+  PageCount give_freed();
+
   FreeSet set_;
   PlacementOptions placement_options_;
   std::unique_ptr<Placement> placement_;

@@ -20,6 +20,8 @@ waits for it: hand over the `*_cpu` twins that SGLang keeps, as alloc_extend and
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from . import _packstone
@@ -48,9 +50,11 @@ def _host(values):
 
 
 def _torch():
-    import torch
-
-    return torch
+    # A look at the table of modules: the import statement costs as much as a small call.
+    module = sys.modules.get("torch")
+    if module is None:
+        import torch as module
+    return module
 
 
 class _Allocator:
@@ -69,6 +73,7 @@ class _Allocator:
         self._kvcache = kvcache
         self._on_torch = device is not None and str(device) not in ("numpy", "host")
         self._pinned = self._on_torch and str(device).startswith("cuda")
+        self._tensor = _torch().Tensor if self._on_torch else ()
         self._epoch = 0
         self._set_size(size)
 
@@ -159,11 +164,16 @@ class _Allocator:
 
     def free(self, free_index):
         """The pages of these slots. Empty is a no-op; in a free group they are copied and wait."""
-        if len(free_index) == 0:
-            return
         if self.is_not_in_free_group:
-            self._core.free(_host(free_index))
-        else:
+            # Most of what DLPack costs is its capsule: a dense tensor is named by its address.
+            if isinstance(free_index, self._tensor) and free_index.is_cpu:
+                dense = free_index.dim() == 1 and free_index.is_contiguous()
+                if dense and free_index.dtype is _torch().int64:
+                    self._core.free_at(free_index.data_ptr(), free_index.numel())
+                    return
+            if len(free_index):
+                self._core.free(_host(free_index))
+        elif len(free_index):
             self.free_group.append(self._copy_for_free_group(free_index))
 
     def free_segment(self, free_index, *, start_pos=0):

@@ -112,7 +112,7 @@ bool SlotAllocator::take_pages(PageCount pages) {
     return false;
   }
   scratch_.resize(static_cast<std::size_t>(pages));
-  return allocator_.allocate({.owner = 1}, scratch_) == Status::ok;
+  return allocator_.allocate({}, scratch_) == Status::ok;
 }
 
 std::optional<SlotAllocator::Slots> SlotAllocator::alloc(std::int64_t need_size) {
@@ -178,7 +178,7 @@ std::optional<SlotAllocator::Slots> SlotAllocator::extend(const IntView& prefix,
     left -= std::min(room, left);
     scratch_.resize(static_cast<std::size_t>(pages_for(left, page_size_)));
     const PageId after = last[i] > 0 ? page_of(last[i]) : kNoPage;
-    const Status status = allocator_.allocate({.take = {.after = after}, .owner = 1}, scratch_);
+    const Status status = allocator_.allocate({.take = {.after = after}}, scratch_);
     PACKSTONE_ASSERT(status == Status::ok);
     for (const PageId page : scratch_) {
       append_page(out, page, std::min(left, page_size_));
@@ -216,7 +216,7 @@ std::optional<SlotAllocator::Slots> SlotAllocator::decode(const IntView& seq, co
     }
     PageId page{};
     const PageId after = last[i] > 0 ? page_of(last[i]) : kNoPage;
-    const Status status = allocator_.allocate({.take = {.after = after}, .owner = 1}, {&page, 1});
+    const Status status = allocator_.allocate({.take = {.after = after}}, {&page, 1});
     PACKSTONE_ASSERT(status == Status::ok);
     slot = slot_of(page, page_size_, 0);
   }
@@ -330,7 +330,7 @@ SlotAllocator::Slots SlotAllocator::free_list() {
   if (policy_ == Policy::fifo || policy_ == Policy::lifo) {
     // The list has no reader but `take`: all of it is taken and given back as it was.
     std::vector<PageId> pages(static_cast<std::size_t>(allocator_.available()));
-    const Status status = allocator_.allocate({.owner = 1}, pages);
+    const Status status = allocator_.allocate({}, pages);
     PACKSTONE_ASSERT(status == Status::ok);
     list_in_order(pages);
     for (const PageId page : pages) out.push_back(index_of(page));
@@ -380,7 +380,7 @@ void SlotAllocator::restore(const IntView& free, const IntView& released) {
   }
   // All live, then given back in the order of the lists.
   std::vector<PageId> rest(static_cast<std::size_t>(allocator_.available()));
-  const Status status = allocator_.allocate({.owner = 1}, rest);
+  const Status status = allocator_.allocate({}, rest);
   PACKSTONE_ASSERT(status == Status::ok);
   released_.clear();
   list_in_order(free_pages);

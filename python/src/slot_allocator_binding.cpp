@@ -118,6 +118,17 @@ void bind_slot_allocator(nb::module_& m) {
           "Frees the pages of these slots, each once. Raises PageError for a page that is not "
           "live.")
       .def(
+          "free_at",
+          [](SlotAllocator& self, std::uintptr_t address, std::int64_t count) {
+            if (count < 0 || (count > 0 && address == 0)) {
+              throw InvalidArgument("free_at of " + std::to_string(count) + " slots");
+            }
+            // The caller holds the tensor: that is what an address means in Python.
+            self.free({.data = reinterpret_cast<const void*>(address), .count = count});  // NOLINT
+          },
+          nb::arg("address"), nb::arg("count"),
+          "free of int64 [count] that lie densely in host memory, as `data_ptr()` names them.")
+      .def(
           "free_segment",
           [](SlotAllocator& self, const Ints& slots, std::int64_t start) {
             self.free_segment(int_view(slots, "free_index"), start);
