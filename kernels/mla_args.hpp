@@ -32,6 +32,8 @@ struct MlaPolicy {
   KvType type;
   MlaShape shape;
 
+  static constexpr std::int32_t kFewRows = 16;
+  static constexpr std::int32_t kFewTile = 16;
   static constexpr std::int32_t kThreads = 256;  ///< of a block: eight warps with all registers
   [[nodiscard]] static constexpr std::int32_t threads() { return kThreads; }
 
@@ -40,12 +42,9 @@ struct MlaPolicy {
     return type == KvType::e4m3 || type == KvType::e4m3_tile;
   }
   /// Tokens of a tile: a stage of the ring.
-  [[nodiscard]] constexpr std::int32_t tile() const { return few() ? 16 : 32; }
+  [[nodiscard]] constexpr std::int32_t tile() const { return few() ? kFewTile : 32; }
   /// Rows of a segment.
-  [[nodiscard]] constexpr std::int32_t rows() const { return few() ? 16 : 64; }
-  /// What a segment costs besides its tiles, for the end of one piece and the start of another
-  /// within a share: in eighths of a full tile (see tile_cost).
-  [[nodiscard]] constexpr std::int32_t piece_cost() const { return few() ? 200 : 56; }
+  [[nodiscard]] constexpr std::int32_t rows() const { return few() ? kFewRows : 64; }
   /// Distance of two rows in shared memory: an odd multiple of 16 bytes, so that eight rows lie in
   /// different banks.
   [[nodiscard]] constexpr std::int32_t pitch() const {
@@ -67,7 +66,11 @@ struct MlaPolicy {
   /// Barriers, cursors, masks, and places of rows to come.
   [[nodiscard]] static constexpr std::int32_t small_bytes() { return 7488; }
   [[nodiscard]] constexpr std::int32_t shared_bytes() const {
-    return ring_bytes() + exchange_bytes() + small_bytes();
+    const std::int32_t own = ring_bytes() + exchange_bytes() + small_bytes();
+    if (few()) return own;
+    // Some of its blocks do the work of few rows.
+    const std::int32_t other = MlaPolicy{type, MlaShape::few_rows}.shared_bytes();
+    return own > other ? own : other;
   }
 };
 
@@ -82,6 +85,12 @@ static_assert(MlaPolicy{KvType::bf16, MlaShape::many_rows}.shared_bytes() <= kMl
 static_assert(MlaPolicy{KvType::e4m3_tile, MlaShape::many_rows}.shared_bytes() <=
               kMlaSharedBytesMax);
 
+/// Whose tiles a block has. Last segments of up to 16 rows, whole sequences of a mixed batch among
+/// them, would cost a block for many rows nearly as much as 64 rows: where `MlaArgs::rest_apart`,
+/// they make up a line of tiles of their own, with the shape and tiles of few rows, and blocks in
+/// proportion to its cost.
+enum class MlaRole : std::int32_t { full, rest };
+
 /// A segment that several blocks share: partial i of its `count` is at first + i * step, but
 /// partial 0 at `head`.
 struct MlaCut {
@@ -95,20 +104,21 @@ struct MlaCut {
   std::int32_t unused;
 };
 
-/// Where a block's share of the line of tiles begins. The share ends where the next block's begins.
+/// A block's share of its line of tiles.
 struct MlaStart {
   std::int64_t before;   ///< tiles of all shares before
+  std::int64_t end;      ///< tiles of all shares up to this one; `before` or less: no work
   std::int32_t line;     ///< any when there are no tiles left
   std::int32_t segment;  ///< of the line
   std::int32_t tile;     ///< of the segment
-  std::int32_t unused;
+  MlaRole role;
 };
 
 /// The schedule, written by the schedule kernel and read by the others.
 struct MlaSchedule {
-  std::int64_t* tiles_before;   ///< [lines] tiles of earlier lines, where they are many
-  std::int64_t* cost_before;    ///< [lines] what those cost
-  MlaStart* starts;             ///< [workers + 1] the last is the end of the line
+  std::int64_t* tiles_before;   ///< [2, lines] tiles of earlier lines by role, where lines are many
+  std::int64_t* cost_before;    ///< [2, lines] what those cost
+  MlaStart* starts;             ///< [workers]
   std::int64_t* parts_before;   ///< [lines + 1] partials of earlier lines; only with fixed pieces
   std::int32_t* line_sequence;  ///< [lines] with sparse lists: sequence of a query token, or -1
   MlaCut* cuts;                 ///< [workers] cut segments, without fixed pieces
@@ -134,8 +144,8 @@ struct MlaArgs {
   std::int32_t tile;        ///< tokens: MlaPolicy::tile()
   std::int32_t rows;        ///< of a segment, at most MlaPolicy::rows()
   std::int32_t page_shift;  ///< page_size is 2 to this; -1: no power of two
+  bool rest_apart;          ///< see MlaRole
   bool rope_apart;          ///< some rope part is not in the row of its latent part
-  std::int32_t piece_cost;  ///< of a segment besides its tiles, in units of tile_cost()
   float score_scale;        ///< of dot products: to base 2 or, with a cap, to the argument of tanh
   float* partial_out;       ///< [parts, rows, 512], normalised
   float* partial_lse;       ///< [parts, rows], base 2

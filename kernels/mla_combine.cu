@@ -18,7 +18,7 @@ __device__ MlaCut cut_by_piece(const MlaArgs& args, std::int64_t part) {
   const MlaSchedule& schedule = args.schedule;
   MlaCut cut{};
   const std::int32_t index = find_line(schedule.parts_before, schedule.lines, part);
-  const mla::Line line = mla::load_line(args, index, args.rows, args.tile);
+  const mla::Line line = mla::load_line(args, index, args.tile);
   const std::int32_t piece = piece_tiles_of(schedule, line.tiles);
   const std::int32_t pieces = (line.tiles + piece - 1) / piece;
   const std::int64_t local = part - schedule.parts_before[index];

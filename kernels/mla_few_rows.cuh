@@ -33,8 +33,8 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
  public:
   __device__ explicit FewRows(const MlaArgs& args) : Pair(args) {}
 
-  __device__ void run() {
-    if (!this->begin_share()) return;
+  __device__ void run(const MlaStart& start) {
+    this->begin_share(start);
     if (this->lane() == 0) this->step_ahead(this->ahead(), pair());
     __syncwarp();
     const PendingRow row = this->find_rows((kStages + kPairs - 1 - pair()) / kPairs);
@@ -225,8 +225,10 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
 template <KvType type>
 __global__ void __launch_bounds__(MlaPolicy::kThreads, 1)
     few_rows_kernel(const __grid_constant__ MlaArgs args) {
+  const MlaStart start = start_block(args);
+  if (start.before >= start.end) return;
   FewRows<type> worker(args);
-  worker.run();
+  worker.run(start);
 }
 
 }  // namespace packstone::kernels::mla

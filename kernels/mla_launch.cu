@@ -83,7 +83,9 @@ Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
                      (params.tail_place == TailPlace::separate && params.tail.k_rope != nullptr));
   args.tile = policy.tile();
   args.rows = rows_of(params, options, policy);
-  args.piece_cost = policy.piece_cost();
+  // With fixed pieces the bits of a sequence depend on the shape that its rows are worked on with.
+  args.rest_apart = !policy.few() && options.splits == 0 && !options.batch_invariant &&
+                    device.multiprocessors > 1;
   schedule.workers = layout.blocks = device.multiprocessors;
   schedule.worker_tiles_min = kWorkerTilesMin;
   schedule.splits = options.splits;
@@ -99,9 +101,9 @@ Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
       std::max<std::int64_t>(1, divide_up(bounds.length_max, policy.tile()));
   layout.parts_max = parts_max_of(schedule, segments_max, tiles_max);
   const std::int64_t partial_rows = layout.parts_max * args.rows;
-  schedule.tiles_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
-  schedule.cost_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
-  schedule.starts = take<MlaStart>(&layout.bytes, schedule.workers + 1);
+  schedule.tiles_before = take<std::int64_t>(&layout.bytes, 2 * lines_max);
+  schedule.cost_before = take<std::int64_t>(&layout.bytes, 2 * lines_max);
+  schedule.starts = take<MlaStart>(&layout.bytes, schedule.workers);
   schedule.parts_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
   schedule.line_sequence = take<std::int32_t>(&layout.bytes, sparse ? lines_max : 0);
   schedule.cuts = take<MlaCut>(&layout.bytes, schedule.workers);

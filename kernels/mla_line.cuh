@@ -22,10 +22,20 @@ struct Line {
                            ///< a row of the separate tail
   std::int64_t table;      ///< first table entry
   std::int32_t tiles;      ///< of each segment, at least 1
-  std::int32_t segments;
+  std::int32_t segments;   ///< end of those with the role that the line was loaded for
 };
 
-__device__ inline Line load_line(const MlaArgs& args, std::int32_t index, std::int32_t rows,
+/// Whether tiles of so many tokens are those of MlaRole::rest.
+__device__ inline bool is_rest(const MlaArgs& args, std::int32_t tile_tokens) {
+  return args.rest_apart && tile_tokens == MlaPolicy::kFewTile;
+}
+
+/// The rows of the line's last segment.
+__device__ inline std::int32_t last_rows(const MlaArgs& args, const Line& line) {
+  return min(line.nodes * args.params.heads - (line.segments - 1) * args.rows, args.rows);
+}
+
+__device__ inline Line load_line(const MlaArgs& args, std::int32_t index,
                                  std::int32_t tile_tokens) {
   const VerifyParams& p = args.params;
   const bool sparse = p.sparse.entries != nullptr;
@@ -44,8 +54,22 @@ __device__ inline Line load_line(const MlaArgs& args, std::int32_t index, std::i
   line.table = p.table.indptr != nullptr ? static_cast<std::int64_t>(p.table.indptr[sequence])
                                          : sequence * p.table.row_stride;
   line.tiles = max(1, (line.end + tile_tokens - 1) / tile_tokens);
-  line.segments = (line.nodes * p.heads + rows - 1) / rows;
+  line.segments = (line.nodes * p.heads + args.rows - 1) / args.rows;
+  if (args.rest_apart && line.segments > 0) {
+    const bool has_rest = last_rows(args, line) <= MlaPolicy::kFewRows;
+    if (tile_tokens != MlaPolicy::kFewTile) {
+      line.segments -= has_rest ? 1 : 0;
+    } else if (!has_rest) {
+      line.segments = 0;
+    }
+  }
   return line;
+}
+
+/// The first of the line's segments with the role of such tiles.
+__device__ inline std::int32_t first_segment(const MlaArgs& args, const Line& line,
+                                             std::int32_t tile_tokens) {
+  return is_rest(args, tile_tokens) ? max(0, line.segments - 1) : 0;
 }
 
 /// Position in the line of tiles.
@@ -58,35 +82,39 @@ struct Cursor {
   std::int64_t remaining;  ///< tiles of the share, this one included
 
   /// Steps to the next tile; true when it is the first of another segment.
-  __device__ bool advance(const MlaArgs& args, std::int32_t rows, std::int32_t tile_tokens) {
+  __device__ bool advance(const MlaArgs& args, std::int32_t tile_tokens) {
     --remaining;
     if (++tile < line.tiles) return false;
     tile = 0;
     if (++segment < line.segments || remaining <= 0) return true;
-    segment = 0;
     previous = index;
     do {
-      line = load_line(args, ++index, rows, tile_tokens);
+      line = load_line(args, ++index, tile_tokens);
     } while (line.segments == 0);  // remaining > 0, so a line with work follows
+    segment = first_segment(args, line, tile_tokens);
     return true;
   }
 };
 
-/// What a tile costs with so many rows, in eighths: without rows, a group of 16 only copies.
-__device__ inline std::int32_t tile_cost(std::int32_t rows) {
-  constexpr std::uint32_t kCosts = 0x8877;  // a digit each for one to four groups
-  const std::int32_t groups = (rows + 15) / 16;
-  return static_cast<std::int32_t>(kCosts >> (4 * (groups - 1)) & 15U);
+/// Costs are in units of a 32nd of what a full tile of 32 tokens takes a block on an H200, 64 ns.
+///
+/// What a tile costs with so many rows: without rows, a group of 16 only copies.
+__device__ inline std::int32_t tile_cost(std::int32_t tile_tokens, std::int32_t rows) {
+  if (tile_tokens == MlaPolicy::kFewTile) return 8;
+  return rows <= 32 ? 28 : 32;
 }
-/// Of a tile of the line's last segment; the others have all rows.
-__device__ inline std::int32_t last_cost(const MlaArgs& args, const Line& line) {
-  return tile_cost(line.nodes * args.params.heads - (line.segments - 1) * args.rows);
-}
-__device__ inline std::int64_t line_cost(const MlaArgs& args, const Line& line) {
-  if (line.segments == 0) return 0;
+/// What a segment costs besides its tiles, for the end of one piece and the start of another within
+/// a share.
+inline constexpr std::int32_t kSegmentCost = 224;
+
+__device__ inline std::int64_t line_cost(const MlaArgs& args, const Line& line,
+                                         std::int32_t tile_tokens) {
+  const std::int32_t segments = line.segments - first_segment(args, line, tile_tokens);
+  if (segments == 0) return 0;
   return static_cast<std::int64_t>(line.tiles) *
-             ((line.segments - 1) * tile_cost(args.rows) + last_cost(args, line)) +
-         static_cast<std::int64_t>(line.segments) * args.piece_cost;
+             ((segments - 1) * tile_cost(tile_tokens, args.rows) +
+              tile_cost(tile_tokens, last_rows(args, line))) +
+         static_cast<std::int64_t>(segments) * kSegmentCost;
 }
 
 /// A token's row before its table entry has arrived: kept in two registers over one step of the

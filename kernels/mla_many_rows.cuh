@@ -3,8 +3,10 @@
 
 /// @file
 /// MLA attention for many rows: 64 a block, 16 a pair of warps, over the same tile of 32 tokens.
-/// Every warp looks up and copies four rows of each tile.
+/// Every warp looks up and copies four rows of each tile. Blocks that have to do with last segments
+/// of few rows run as those of FewRows.
 
+#include "kernels/mla_few_rows.cuh"
 #include "kernels/mla_pairs.cuh"
 
 #include <cstdint>
@@ -31,8 +33,8 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
  public:
   __device__ explicit ManyRows(const MlaArgs& args) : Pair(args) {}
 
-  __device__ void run() {
-    if (!this->begin_share()) return;
+  __device__ void run(const MlaStart& start) {
+    this->begin_share(start);
     const PendingRow row = this->find_rows();
     start_piece();
     fill_ring(row);
@@ -148,8 +150,15 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
 template <KvType type>
 __global__ void __launch_bounds__(MlaPolicy::kThreads, 1)
     many_rows_kernel(const __grid_constant__ MlaArgs args) {
-  ManyRows<type> worker(args);
-  worker.run();
+  const MlaStart start = start_block(args);
+  if (start.before >= start.end) return;
+  if (start.role == MlaRole::rest) {
+    FewRows<type> worker(args);
+    worker.run(start);
+  } else {
+    ManyRows<type> worker(args);
+    worker.run(start);
+  }
 }
 
 }  // namespace packstone::kernels::mla

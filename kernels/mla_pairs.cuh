@@ -226,6 +226,7 @@ class Pairs : public Results<type, shape> {
     constexpr std::uint32_t kStep = kInRope ? 8U * kPitch : 512U;
     const std::uint32_t own = exchange_place(half());
     const std::uint32_t other = exchange_place(half() ^ 1U);
+    if constexpr (kInRope) __syncwarp();  // all lanes have read the rope part
 #pragma unroll
     for (std::uint32_t n = 0; n < kOctets; ++n) {
       asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(own + kStep * n), "f"(s[n][0]),

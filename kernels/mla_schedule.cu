@@ -40,25 +40,24 @@ __device__ std::int64_t scan_block(std::int64_t value, std::int64_t* total) {
   return before + sum - value;
 }
 
-/// What earlier lines have and cost: in shared memory where it fits, else where the schedule keeps
-/// it.
+/// What earlier lines have and cost in one role: in shared memory where it fits, else where the
+/// schedule keeps it.
 struct Before {
-  const std::int64_t* tiles;
-  const std::int64_t* cost;
+  std::int64_t* tiles;
+  std::int64_t* cost;
   std::int64_t tiles_total;
   std::int64_t cost_total;
+  std::int32_t tile_tokens;
 };
 
-__device__ Before lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
-  __shared__ std::int64_t tiles_near[kThreads];
-  __shared__ std::int64_t cost_near[kThreads];
+/// The whole block works on it.
+__device__ void lay_lines(const MlaArgs& args, Before& before) {
   const MlaSchedule& schedule = args.schedule;
-  if (args.params.sparse.entries != nullptr) find_sequences<kThreads>(args);
+  const std::int32_t tile_tokens = before.tile_tokens;
   std::int64_t tiles_base = 0;
   std::int64_t cost_base = 0;
   std::int64_t parts_base = 0;
   const bool fixed = mla_has_fixed_pieces(schedule);
-  const bool near = schedule.lines <= kThreads;
   for (int first = 0; first < schedule.lines; first += kThreads) {
     const int index = first + static_cast<int>(threadIdx.x);
     const bool exists = index < schedule.lines;
@@ -66,24 +65,22 @@ __device__ Before lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
     std::int64_t cost = 0;
     std::int64_t parts = 0;
     if (exists) {
-      const Line line = load_line(args, index, rows, tile_tokens);
-      tiles = static_cast<std::int64_t>(line.segments) * line.tiles;
-      cost = mla::line_cost(args, line);
+      const Line line = load_line(args, index, tile_tokens);
+      const std::int64_t segments = line.segments - mla::first_segment(args, line, tile_tokens);
+      tiles = segments * line.tiles;
+      cost = mla::line_cost(args, line, tile_tokens);
       const int piece = piece_tiles_of(schedule, line.tiles);
       const int pieces = (line.tiles + piece - 1) / piece;
-      parts = pieces > 1 ? static_cast<std::int64_t>(line.segments) * pieces : 0;
+      parts = pieces > 1 ? segments * pieces : 0;
     }
     std::int64_t total = 0;
     const std::int64_t tiles_before = tiles_base + scan_block(tiles, &total);
     tiles_base += total;
     const std::int64_t cost_before = cost_base + scan_block(cost, &total);
     cost_base += total;
-    if (near) {
-      tiles_near[threadIdx.x] = tiles_before;
-      cost_near[threadIdx.x] = cost_before;
-    } else if (exists) {
-      schedule.tiles_before[index] = tiles_before;
-      schedule.cost_before[index] = cost_before;
+    if (exists) {
+      before.tiles[index] = tiles_before;
+      before.cost[index] = cost_before;
     }
     if (fixed) {
       const std::int64_t parts_before = parts_base + scan_block(parts, &total);
@@ -91,10 +88,12 @@ __device__ Before lay_lines(const MlaArgs& args, int rows, int tile_tokens) {
       if (exists) schedule.parts_before[index] = parts_before;
     }
   }
-  if (fixed && threadIdx.x == 0) schedule.parts_before[schedule.lines] = parts_base;
+  if (threadIdx.x == 0) {
+    before.tiles_total = tiles_base;
+    before.cost_total = cost_base;
+    if (fixed) schedule.parts_before[schedule.lines] = parts_base;
+  }
   __syncthreads();
-  return {near ? tiles_near : schedule.tiles_before, near ? cost_near : schedule.cost_before,
-          tiles_base, cost_base};
 }
 
 /// The last line that begins at or before cost `at`.
@@ -112,56 +111,76 @@ __device__ std::int32_t find_line_alone(const Before& before, std::int32_t lines
   return low;
 }
 
-/// Cost of a worker's share.
-__device__ std::int64_t share_of(const MlaArgs& args, std::int64_t total) {
-  const MlaSchedule& schedule = args.schedule;
-  const std::int64_t least =
-      static_cast<std::int64_t>(schedule.worker_tiles_min) * mla::tile_cost(args.rows);
-  return max((total + schedule.workers - 1) / schedule.workers, least);
+/// Workers for the rest, of all: such that the slower of both roles is done soonest.
+__device__ std::int32_t workers_of_rest(std::int32_t workers, std::int64_t full,
+                                        std::int64_t rest) {
+  if (rest == 0) return 0;
+  if (full == 0) return workers;
+  const auto rest_is_slower = [&](std::int64_t of_rest) {
+    return rest / of_rest > full / (workers - of_rest);
+  };
+  // The first number with which it is not.
+  std::int32_t low = 1;
+  std::int32_t high = workers - 1;
+  while (low < high) {
+    const std::int32_t middle = (low + high) / 2;
+    if (rest_is_slower(middle)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }
 
 /// A cut of the line of tiles, and the segment that it cuts.
 struct Cut {
   MlaStart start;
-  std::int32_t line_tiles;  ///< of the segment
-  std::int32_t token;       ///< first query token of the line
-  std::int32_t rows;        ///< of the line
-  std::int64_t last_tile;   ///< cost before the segment's last tile
+  std::int32_t token;      ///< first query token of the line
+  std::int32_t rows;       ///< of the line
+  std::int64_t last_tile;  ///< cost before the segment's last tile
 };
 
 /// The first tile, or with fixed pieces the first of a piece, that begins at cost `at` or later.
-__device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at, int rows,
-                      int tile_tokens) {
+__device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at, MlaRole role) {
   const MlaSchedule& schedule = args.schedule;
-  if (at >= before.cost_total) return {{before.tiles_total, schedule.lines, 0, 0, 0}, 0, 0, 0, 0};
+  if (at >= before.cost_total)
+    return {{before.tiles_total, 0, schedule.lines, 0, 0, role}, 0, 0, 0};
   std::int32_t index = find_line_alone(before, schedule.lines, at);
-  const Line line = load_line(args, index, rows, tile_tokens);
+  const Line line = load_line(args, index, before.tile_tokens);
   const std::int64_t local = at - before.cost[index];
-  const std::int32_t full_cost = mla::tile_cost(args.rows);
-  const std::int64_t full = static_cast<std::int64_t>(line.tiles) * full_cost + args.piece_cost;
-  auto segment =
-      static_cast<std::int32_t>(min(local / full, static_cast<std::int64_t>(line.segments - 1)));
-  const std::int32_t cost = segment == line.segments - 1 ? mla::last_cost(args, line) : full_cost;
-  const auto in_segment = static_cast<std::int32_t>(local - segment * full);
+  const std::int32_t full_cost = mla::tile_cost(before.tile_tokens, args.rows);
+  const std::int64_t full = static_cast<std::int64_t>(line.tiles) * full_cost + mla::kSegmentCost;
+  const std::int32_t first = mla::first_segment(args, line, before.tile_tokens);
+  const auto number = static_cast<std::int32_t>(
+      min(local / full, static_cast<std::int64_t>(line.segments - 1 - first)));
+  std::int32_t segment = first + number;
+  const std::int32_t cost = segment == line.segments - 1
+                                ? mla::tile_cost(before.tile_tokens, mla::last_rows(args, line))
+                                : full_cost;
+  const auto in_segment = static_cast<std::int32_t>(local - number * full);
   // The first tile comes behind what the segment itself costs.
-  std::int32_t tile = max(0, in_segment - args.piece_cost + cost - 1) / cost;
+  std::int32_t tile = max(0, in_segment - mla::kSegmentCost + cost - 1) / cost;
   if (mla_has_fixed_pieces(schedule)) {
     const std::int32_t piece = piece_tiles_of(schedule, line.tiles);
     tile = min((tile + piece - 1) / piece * piece, line.tiles);
   }
-  Cut cut{{before.tiles[index] + static_cast<std::int64_t>(segment) * line.tiles + tile, index,
-           segment, tile, 0},
-          line.tiles,
+  Cut cut{{before.tiles[index] + static_cast<std::int64_t>(number) * line.tiles + tile, 0, index,
+           segment, tile, role},
           line.query + line.node,
           line.nodes * args.params.heads,
-          at - in_segment + args.piece_cost + static_cast<std::int64_t>(line.tiles - 1) * cost};
+          at - in_segment + mla::kSegmentCost + static_cast<std::int64_t>(line.tiles - 1) * cost};
   if (tile == line.tiles) {
     tile = 0;
     if (++segment == line.segments) {
-      segment = 0;
       do {
         ++index;
       } while (index + 1 < schedule.lines && before.tiles[index] == before.tiles[index + 1]);
+      segment = 0;
+      if (index < schedule.lines && mla::is_rest(args, before.tile_tokens)) {
+        const Line next = load_line(args, index, before.tile_tokens);
+        segment = mla::first_segment(args, next, before.tile_tokens);
+      }
     }
     cut.start.line = index;
     cut.start.segment = segment;
@@ -170,38 +189,80 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
   return cut;
 }
 
-/// Cuts the line of tiles into shares, and lists the segments that are cut, in order.
-__device__ void cut_line(const MlaArgs& args, const Before& before, int rows, int tile_tokens) {
+/// Cuts a role's line of tiles into shares for workers `first_worker` and on, and lists the
+/// segments that are cut, in order, from place `cuts` on. Gives the places taken so far.
+__device__ std::int64_t cut_line(const MlaArgs& args, const Before& before, MlaRole role,
+                                 std::int32_t first_worker, std::int32_t workers,
+                                 std::int64_t cuts) {
   const MlaSchedule& schedule = args.schedule;
-  const std::int64_t share = share_of(args, before.cost_total);
-  std::int64_t base = 0;
-  for (int first = 0; first < schedule.workers; first += kThreads) {
+  const std::int64_t least = static_cast<std::int64_t>(schedule.worker_tiles_min) *
+                             mla::tile_cost(before.tile_tokens, args.rows);
+  const std::int64_t share = max((before.cost_total + workers - 1) / max(workers, 1), least);
+  for (int first = 0; first < workers; first += kThreads) {
     const int id = first + static_cast<int>(threadIdx.x);
     MlaCut cut{};
-    if (id < schedule.workers) {
-      const Cut begin = cut_at(args, before, id * share, rows, tile_tokens);
-      const Cut end = cut_at(args, before, (id + 1) * share, rows, tile_tokens);
-      schedule.starts[id] = begin.start;
-      if (id == schedule.workers - 1) schedule.starts[id + 1] = end.start;
+    if (id < workers) {
+      const int worker = first_worker + id;
+      MlaStart start{};
+      Cut end{};
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        if (i == 1) start = end.start;
+        end = cut_at(args, before, (id + i) * share, role);
+      }
+      start.end = end.start.before;
+      schedule.starts[worker] = start;
       // The segment that begins in this share and ends in another's. One that starts just at the
       // cut is not cut; one that began before this share belongs to an earlier worker.
-      if (end.start.tile != 0 && end.start.before - end.start.tile >= begin.start.before) {
+      if (end.start.tile != 0 && end.start.before - end.start.tile >= start.before) {
         cut.token = end.token;
-        cut.row = end.start.segment * rows;
+        cut.row = end.start.segment * args.rows;
         cut.rows = end.rows;
         cut.count = static_cast<std::int32_t>(end.last_tile / share) - id + 1;
-        cut.head = 2 * id + 1;
-        cut.first = 2 * id;
+        cut.head = 2 * worker + 1;
+        cut.first = 2 * worker;
         cut.step = 2;
       }
     }
     if (mla_has_fixed_pieces(schedule)) continue;
     std::int64_t total = 0;
-    const std::int64_t place = base + scan_block(cut.count > 1 ? 1 : 0, &total);
-    base += total;
+    const std::int64_t place = cuts + scan_block(cut.count > 1 ? 1 : 0, &total);
+    cuts += total;
     if (cut.count > 1) schedule.cuts[place] = cut;
   }
-  if (threadIdx.x == 0) *schedule.cut_count = static_cast<std::int32_t>(base);
+  return cuts;
+}
+
+/// Loops keep the code short, which comes from memory at every call, slowly.
+__device__ void make_schedule(const MlaArgs& args) {
+  __shared__ std::int64_t tiles_near[2][kThreads];
+  __shared__ std::int64_t cost_near[2][kThreads];
+  __shared__ Before befores[2];
+  const MlaSchedule& schedule = args.schedule;
+  const int roles = args.rest_apart ? 2 : 1;
+  if (threadIdx.x < 2) {
+    const auto role = static_cast<int>(threadIdx.x);
+    const bool near = schedule.lines <= kThreads;
+    const std::int64_t far = std::int64_t{role} * schedule.lines;
+    befores[role] = {near ? tiles_near[role] : schedule.tiles_before + far,
+                     near ? cost_near[role] : schedule.cost_before + far, 0, 0,
+                     role == 0 ? args.tile : MlaPolicy::kFewTile};
+  }
+  if (args.params.sparse.entries != nullptr) find_sequences<kThreads>(args);
+  __syncthreads();
+#pragma unroll 1
+  for (int role = 0; role < roles; ++role) lay_lines(args, befores[role]);
+  const std::int32_t rest_workers =
+      roles == 1 ? 0
+                 : workers_of_rest(schedule.workers, befores[0].cost_total, befores[1].cost_total);
+  const std::int32_t full_workers = schedule.workers - rest_workers;
+  std::int64_t cuts = 0;
+#pragma unroll 1
+  for (int role = 0; role < roles; ++role) {
+    cuts = cut_line(args, befores[role], static_cast<MlaRole>(role), role == 0 ? 0 : full_workers,
+                    role == 0 ? full_workers : rest_workers, cuts);
+  }
+  if (threadIdx.x == 0) *schedule.cut_count = static_cast<std::int32_t>(cuts);
 }
 
 /// Ancestor words of the trees, a thread for each word: it walks from the node to the root and
@@ -236,12 +297,10 @@ __device__ void make_words(const MlaArgs& args, int block, int blocks) {
 }
 
 __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ MlaArgs args) {
-  const int rows = args.rows;
-  const int tile_tokens = args.tile;
   let_next_kernel_start();
   wait_for_kernel_before();
   if (blockIdx.x == 0) {
-    cut_line(args, lay_lines(args, rows, tile_tokens), rows, tile_tokens);
+    make_schedule(args);
   } else {
     make_words(args, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
   }

@@ -33,6 +33,13 @@ static_assert(SmallMap::kEnd == MlaPolicy::small_bytes());
 static_assert(sizeof(Cursor) == 64 && SmallMap::kCursorBytes == 72);
 static_assert(SmallMap::kCursors + 16 * SmallMap::kCursorBytes <= SmallMap::kSeen);
 
+/// Waits for the schedule, and gives the block's share.
+__device__ inline MlaStart start_block(const MlaArgs& args) {
+  wait_for_kernel_before();
+  let_next_kernel_start();  // which reads the schedule at once
+  return args.schedule.starts[blockIdx.x];
+}
+
 template <KvType type, MlaShape shape>
 class Walk {
  public:
@@ -154,22 +161,13 @@ class Walk {
                  : "memory");
   }
 
-  /// Sets up barriers and cursors for the block's share; false when it has none.
-  __device__ bool begin_share() {
-    wait_for_kernel_before();
-    let_next_kernel_start();  // which reads the schedule at once
-    const MlaStart at = args_.schedule.starts[blockIdx.x];
-    const std::int64_t end = args_.schedule.starts[blockIdx.x + 1].before;
-    if (at.before >= end) return false;
-    const Cursor start{load_line(args_, at.line, args_.rows, kTile),
-                       at.line,
-                       at.segment,
-                       at.tile,
-                       -1,
-                       end - at.before};
+  /// Sets up barriers and cursors for the block's share.
+  __device__ void begin_share(const MlaStart& at) {
+    const Cursor start{
+        load_line(args_, at.line, kTile), at.line, at.segment, at.tile, -1, at.end - at.before};
     if (lane() == 0) now() = ahead() = start;
     if (threadIdx.x == 0) {
-      tiles() = static_cast<std::uint32_t>(end - at.before);
+      tiles() = static_cast<std::uint32_t>(at.end - at.before);
       for (std::uint32_t i = 0; i < kStages; ++i) {
         barrier_init(full(i), copy_arrivals(policy.few() ? 2 : 8));
         if (policy.few()) {
@@ -181,7 +179,6 @@ class Walk {
       fence_for_copies();
     }
     __syncthreads();
-    return true;
   }
 
   /// Of a tile a warp copies `kCopyRows` rows, from `copy_first` on; it looks up the rows of
@@ -235,8 +232,7 @@ class Walk {
       at.remaining -= steps;
       return;
     }
-    for (std::int64_t i = 0; i < steps && at.remaining > 0; ++i)
-      at.advance(args_, args_.rows, kTile);
+    for (std::int64_t i = 0; i < steps && at.remaining > 0; ++i) at.advance(args_, kTile);
   }
 
   /// Enters the segment of `now()`: tile_ is the tile in the segment, tile_end_ the end of the
@@ -275,10 +271,11 @@ class Walk {
         at.line = next.line;
         at.previous = at.index;
         at.index = next.index;
-        at.segment = at.tile = 0;
+        at.segment = first_segment(args_, at.line, kTile);
+        at.tile = 0;
         --at.remaining;
       } else {
-        at.advance(args_, args_.rows, kTile);
+        at.advance(args_, kTile);
       }
     }
     __syncwarp();
@@ -365,7 +362,7 @@ class Walk {
 
   /// Limits of the piece: its end, and the first tile of the segment that needs a mask. In shared
   /// memory where registers do not reach.
-  static constexpr bool kLimitsInMemory = kTileScales && !policy.few();
+  static constexpr bool kLimitsInMemory = !policy.few() && (kTileScales || type == KvType::fp16);
   __device__ std::int32_t volatile& limit(std::uint32_t i) const {
     return reinterpret_cast<std::int32_t volatile*>(small_memory() + SmallMap::kCursors +
                                                     SmallMap::kCursorBytes * warp() + 64U)[i];
