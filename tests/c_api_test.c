@@ -466,6 +466,7 @@ static void test_device(void) {
   CHECK(packstone_has_cuda() == 1 || status == PACKSTONE_UNSUPPORTED_DEVICE);
   CHECK(packstone_attention_workspace(attention, NULL, &bytes) < 0 && bytes == -1);
   CHECK(packstone_attention_run(attention, NULL, NULL, 0, NULL) < 0);
+  CHECK(packstone_attention_run_next_layer(attention, NULL, NULL, 0, NULL) < 0);
   packstone_attention_destroy(attention);
   packstone_attention_destroy(NULL);
   CHECK(packstone_compactor_create(&pool, &compactor) < 0 && compactor == NULL);

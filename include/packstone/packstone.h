@@ -532,6 +532,12 @@ PACKSTONE_API packstone_status packstone_attention_run(const packstone_attention
                                                        const packstone_verify_params* params,
                                                        void* workspace, int64_t workspace_bytes,
                                                        struct CUstream_st* stream);
+/** The same with the schedule that the call before with this workspace made: for the layers of a
+ * model after the first. Shape, lengths and mask must be those of that call (ScheduleUse::reuse of
+ * verify_params.hpp). */
+PACKSTONE_API packstone_status packstone_attention_run_next_layer(
+    const packstone_attention* attention, const packstone_verify_params* params, void* workspace,
+    int64_t workspace_bytes, struct CUstream_st* stream);
 PACKSTONE_API packstone_status
 packstone_compactor_create(const packstone_compactor_options* options, packstone_compactor** out);
 PACKSTONE_API void packstone_compactor_destroy(packstone_compactor* compactor);

@@ -118,7 +118,7 @@ void require_same_device(const Attention& self, const VerifyCall& call) {
 }
 
 void run(const Attention& self, const VerifyCall& call, const Mutable& workspace,
-         std::uintptr_t stream) {
+         std::uintptr_t stream, bool reuse_schedule) {
   require_same_device(self, call);
   const Tensor scratch(workspace);
   require_on(scratch, kCuda, call.device, "workspace");
@@ -126,7 +126,8 @@ void run(const Attention& self, const VerifyCall& call, const Mutable& workspace
   const auto bytes = static_cast<std::int64_t>(workspace.size()) * bytes_per(scratch);
   const nb::gil_scoped_release unlocked;
   const OnDevice here(call.device);
-  self.verify.run(call.params, workspace.data(), bytes, stream_of(stream), call.extents);
+  self.verify.run(call.params, workspace.data(), bytes, stream_of(stream), call.extents,
+                  reuse_schedule ? ScheduleUse::reuse : ScheduleUse::make);
 }
 
 void merge(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b, const Tensor& lse_b,
@@ -343,10 +344,14 @@ void bind_attention(nb::module_& m) {
           "Bytes of scratch that every call of this shape within the bounds needs.")
       .def(
           "run", &run, nb::arg("call"), nb::arg("workspace"), nb::arg("stream"),
+          nb::arg("reuse_schedule") = false,
           "Queues the call on `stream` (a cudaStream_t as int). Does not synchronise; may be "
           "captured.\n\n"
           "workspace: contiguous [n] of any type on the call's device, 256-byte aligned, not used\n"
-          "by another call meanwhile. The GIL is released. Raises InvalidArgument, CudaError.");
+          "by another call meanwhile. reuse_schedule: take the schedule that the call before with\n"
+          "this workspace made, for the layers of a model after the first; shape, lengths and "
+          "mask\n"
+          "must be those of that call. The GIL is released. Raises InvalidArgument, CudaError.");
   m.def(
       "merge_states", &merge, nb::arg("out_a"), nb::arg("lse_a"), nb::arg("out_b"),
       nb::arg("lse_b"), nb::arg("out"), nb::arg("lse"), nb::arg("stream"),

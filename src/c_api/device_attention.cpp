@@ -51,3 +51,15 @@ packstone_status packstone_attention_run(const packstone_attention* attention,
     return PACKSTONE_OK;
   });
 }
+
+packstone_status packstone_attention_run_next_layer(const packstone_attention* attention,
+                                                    const packstone_verify_params* params,
+                                                    void* workspace, int64_t workspace_bytes,
+                                                    struct CUstream_st* stream) {
+  return guarded([&] {
+    required(attention, "attention")
+        .verify.run(verify_params(params), workspace, workspace_bytes, stream, {},
+                    ScheduleUse::reuse);
+    return PACKSTONE_OK;
+  });
+}

@@ -33,6 +33,14 @@ packstone_status packstone_attention_run(const packstone_attention* /*attention*
   return absent();
 }
 
+packstone_status packstone_attention_run_next_layer(const packstone_attention* /*attention*/,
+                                                    const packstone_verify_params* /*params*/,
+                                                    void* /*workspace*/,
+                                                    int64_t /*workspace_bytes*/,
+                                                    struct CUstream_st* /*stream*/) {
+  return absent();
+}
+
 packstone_status packstone_compactor_create(const packstone_compactor_options* /*options*/,
                                             packstone_compactor** /*out*/) {
   return absent();

@@ -243,6 +243,11 @@ def test_a_call_is_captured_once_and_replayed_with_other_content():
         graph.replay()
         torch.cuda.synchronize()
         close((out, lse), case.expected())
+    out.zero_()
+    # As the next layer of a model: the schedule is the replay's.
+    verify.run(call, workspace, torch.cuda.current_stream().cuda_stream, reuse_schedule=True)
+    torch.cuda.synchronize()
+    close((out, lse), case.expected())
     with pytest.raises(packstone.InvalidArgument, match="bytes of scratch"):
         verify.run(call, workspace[:256], torch.cuda.current_stream().cuda_stream)
 
