@@ -179,6 +179,19 @@ TEST_P(AttentionFaults, AT11_BatchesPastTheGridLimit) {
   }
 }
 
+TEST_P(AttentionFaults, AT11_DecodesAndTreesOfMoreSequencesThanTheScheduleHasThreads) {
+  const std::int32_t q_lens[] = {1, 9, 0, 17};
+  const std::int32_t prefixes[] = {3, 40, 100};
+  AttentionCase c = base_case();
+  c.prefix.clear();
+  c.q_len.clear();
+  for (std::size_t b = 0; b < 2'500; ++b) {
+    c.q_len.push_back(q_lens[b % 4]);
+    c.prefix.push_back(prefixes[b % 3]);
+  }
+  test::expect_right(c);
+}
+
 TEST_P(AttentionFaults, AT12_GroupSizes) {
   const std::int32_t ratios[][2] = {{28, 4}, {24, 4}, {20, 4}, {64, 4}, {3, 1}, {128, 1}};
   for (const auto& [heads, kv_heads] : ratios) {
