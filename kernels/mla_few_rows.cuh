@@ -108,6 +108,12 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     if (const std::uint32_t last = last_of(pair()); last != kNone) refill(last);
   }
 
+  /// The pair that took the `c`-th tile of the piece that ends at `at_`. Sums over pairs go in this
+  /// order, so that bits do not depend on what the share has before the piece.
+  __device__ std::uint32_t nth_pair(std::uint32_t c) const {
+    const auto tiles = static_cast<std::uint32_t>(this->tile_end() - this->now().tile);
+    return (at_ - tiles + c) & (kPairs - 1);
+  }
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
   /// A pair's last tile of the piece that ends at `at_`, or kNone.
   __device__ std::uint32_t last_of(std::uint32_t pair) const {
@@ -141,8 +147,8 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
         peak[h] = fmaxf(peak[h], states[64U * p + (lane & ~3U) + h].x);
       total[h] = 0.0F;
 #pragma unroll
-      for (std::uint32_t p = 0; p < kPairs; ++p) {
-        const float2 state = states[64U * p + (lane & ~3U) + h];
+      for (std::uint32_t c = 0; c < kPairs; ++c) {
+        const float2 state = states[64U * nth_pair(c) + (lane & ~3U) + h];
         if (state.y != 0.0F) total[h] += state.y * exp2_fast(state.x - peak[h]);
       }
       scale[h] = totals[h] == 0.0F ? 0.0F : exp2_fast(peak_[h] - peak[h]) / total[h];
@@ -193,8 +199,8 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     const std::uint32_t lane = this->lane_anew();
     float sum[2][4] = {};
 #pragma unroll
-    for (std::uint32_t p = 0; p < kPairs; ++p) {
-      const std::uint32_t last = last_of(p);
+    for (std::uint32_t c = 0; c < kPairs; ++c) {
+      const std::uint32_t last = last_of(nth_pair(c));
       if (last == kNone) continue;
       const std::uint32_t from = this->stage(last) + 4096U * half() + 1024U * pair() + 16U * lane;
 #pragma unroll

@@ -38,7 +38,7 @@ std::int64_t rows_max(const VerifyParams& params, const VerifyPlanOptions& optio
 }
 
 /// Rows of a segment: what a block has room for, or fewer where no line has as many. What is left
-/// of a line costs less (see `last_cost`), so equal blocks would gain nothing.
+/// of a line costs less (see `line_cost`), so equal blocks would gain nothing.
 std::int32_t rows_of(const VerifyParams& params, const VerifyPlanOptions& options,
                      const MlaPolicy& policy) {
   const std::int64_t rows = divide_up(rows_max(params, options), 8) * 8;

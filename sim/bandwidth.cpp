@@ -160,15 +160,15 @@ std::vector<BandwidthFigure> measure_on_cpu(const ProbeCase& probe, const Gather
   std::vector<BandwidthFigure> figures;
   if (probe.pool_bytes() > memory.bytes()) return figures;
   const Bytes row = probe.spec.model.row_bytes();
+  const double layer_bytes = probe.read_bytes();
   for (const Placement& placement : placements_of(probe, 1)) {
     const CpuGatherResult gather = measure_cpu_gather(
         memory, placement.tables, {.row_bytes = row, .threads = threads, .repeats = kProbeRuns});
-    const double bytes = static_cast<double>(placement.tables.tokens()) * static_cast<double>(row);
     figures.push_back({.placement = placement.name,
                        .kernel = "cpu-gather",
                        .gbps = {gather.gbps, gather.gbps_min, gather.gbps_max},
                        .ceiling_gbps = gather.ceiling_gbps,
-                       .layer_us = bytes / gather.gbps * 1e-3,
+                       .layer_us = layer_bytes / gather.gbps * 1e-3,
                        .how = How::measured_cpu,
                        .runs = kProbeRuns,
                        .run_mean = runs_of(placement.tables).mean_slots});

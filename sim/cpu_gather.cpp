@@ -104,10 +104,13 @@ CpuGatherResult measure_cpu_gather(const GatherMemory& memory, const TableSet& s
       return sum;
     });
   });
-  // Once: who measures many placements takes the best of their ceilings.
+  // Once: who measures many placements takes the best of their ceilings. Tables that share pages
+  // may have more tokens than the pool has rows.
+  const std::size_t rows =
+      std::min(slots.size(), static_cast<std::size_t>(set.pool_pages * set.page_size));
   const double ceiling =
-      rates(1, bytes, [&] {
-        return timed(slots.size(), threads, [&](std::size_t begin, std::size_t end) {
+      rates(1, static_cast<double>(rows) * static_cast<double>(options.row_bytes), [&] {
+        return timed(rows, threads, [&](std::size_t begin, std::size_t end) {
           return fold(pool + static_cast<Bytes>(begin) * options.row_bytes,
                       static_cast<Bytes>(end - begin) * options.row_bytes);
         });

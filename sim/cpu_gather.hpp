@@ -39,7 +39,7 @@ struct CpuGatherResult {
   double gbps_min{0};
   double gbps_max{0};
   double ceiling_gbps{
-      0};  ///< the same threads reading the same number of bytes in one piece, same call
+      0};  ///< the same threads reading as many bytes in one piece, at most the pool, same call
   int threads{1};
 };
 

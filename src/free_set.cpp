@@ -113,13 +113,21 @@ std::size_t FreeSet::exchange_run(std::span<const PageId> pages, Mark from, Mark
   if (pages.size() < kRunLeast) return 0;
   const auto first = static_cast<std::uint32_t>(index_of(pages[0]));
   if (static_cast<std::uint32_t>(index_of(pages[kRunLeast - 1])) != first + kRunLeast - 1) return 0;
-  const std::size_t count = std::min(kWordPages - first % kWordPages, pages.size());
+  if (first >= owners_.size() || mark(first) != from) return 0;
+  std::size_t count = std::min(kWordPages - first % kWordPages, pages.size());
   // Without a branch a page, so that the compiler takes several at a time.
   std::uint32_t differing = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
     differing |= static_cast<std::uint32_t>(index_of(pages[i])) ^ (first + i);
   }
-  if (differing != 0 || first + count > owners_.size()) return 0;
+  if (differing != 0) {
+    const std::size_t most = count;
+    count = 1;
+    while (count < most && static_cast<std::uint32_t>(index_of(pages[count])) == first + count)
+      ++count;
+    if (count < kRunLeast) return 0;
+  }
+  if (first + count > owners_.size()) return 0;
   const std::uint64_t all =
       (count == kWordPages ? ~std::uint64_t{0} : (std::uint64_t{1} << (2 * count)) - 1)
       << shift_of(first);

@@ -68,6 +68,65 @@ TEST(FreeSet, ReleasedPagesComeInTheOrderOfTheCallAndAfterWhatWasThere) {
   EXPECT_EQ(set.references(PageId{2}), 1);
 }
 
+/// A pool of 100 pages with all live but free 5, reserved 6 and retired 7; 20 and 60 are shared.
+FreeSet long_set() {
+  FreeSet set(100);
+  set.reserve({PageId{6}, 1});
+  for (std::int32_t page = 1; page < 100; ++page) {
+    if (page != 6) set.acquire(PageId{page}, 0);
+  }
+  set.retain(std::vector{PageId{20}, PageId{60}});
+  set.retire({PageId{7}, PageId{5}}, 1);
+  std::vector<PageId> freed;
+  set.release(std::vector{PageId{5}}, freed);
+  return set;
+}
+
+TEST(FreeSet, ALongRunWithOneWrongPageChangesNothing) {
+  FreeSet set = long_set();
+  const auto before = counts(set);
+  for (const std::int32_t wrong : {0, 5, 6, 7, 10, 100, 127, 128, -1, 2'147'483'647}) {
+    // Before, at and behind the ends of words of 32 pages, and where a run ends within one.
+    for (const std::size_t at : {1U, 7U, 8U, 21U, 22U, 23U, 40U, 69U, 70U}) {
+      std::vector<PageId> pages;
+      for (std::int32_t i = 0; i < 70; ++i) pages.push_back(PageId{10 + i});
+      pages.insert(pages.begin() + static_cast<std::ptrdiff_t>(at), PageId{wrong});
+      std::vector<PageId> freed = {PageId{1}};
+      EXPECT_THROW(set.release(pages, freed), PageError) << wrong << " at " << at;
+      EXPECT_THAT(freed, ElementsAre(PageId{1}));
+      EXPECT_EQ(counts(set), before);
+      EXPECT_EQ(set.references(PageId{20}), 2);
+      EXPECT_EQ(set.references(PageId{60}), 2);
+    }
+  }
+  std::vector<PageId> past_the_end;
+  for (std::int32_t page = 90; page < 110; ++page) past_the_end.push_back(PageId{page});
+  std::vector<PageId> freed;
+  EXPECT_THROW(set.release(past_the_end, freed), PageError);
+  EXPECT_EQ(counts(set), before);
+}
+
+TEST(FreeSet, ALongRunWithSharedPagesFreesTheOthers) {
+  FreeSet set = long_set();
+  std::vector<PageId> pages;
+  std::vector<PageId> others;
+  for (std::int32_t page = 10; page < 80; ++page) {
+    pages.push_back(PageId{page});
+    if (page != 20 && page != 60) others.push_back(PageId{page});
+  }
+  std::vector<PageId> freed;
+  set.release(pages, freed);
+  EXPECT_EQ(freed, others);
+  EXPECT_EQ(set.references(PageId{20}), 1);
+  // Tags that are named only now do not reach pages that had none.
+  set.acquire(others, 9);
+  EXPECT_EQ(set.owner(PageId{11}), 9U);
+  EXPECT_EQ(set.owner(PageId{20}), 0U);
+  EXPECT_EQ(set.owner(PageId{85}), 0U);
+  EXPECT_EQ(set.state(PageId{79}), PageState::live);
+  set.check();
+}
+
 TEST(FreeSet, RetiredPagesAreFreedInTheOrderOfRetirement) {
   FreeSet set(10);
   for (std::int32_t page = 1; page <= 6; ++page) set.acquire(PageId{page}, 1);

@@ -77,6 +77,15 @@ TEST(CpuGather, MeasuresSomethingUnderItsOwnCeilingOrder) {
   EXPECT_LE(result.gbps, result.gbps_max);
 }
 
+TEST(CpuGather, TablesThatShareTheirPagesMayHaveMoreTokensThanThePool) {
+  TableSet set = small_set();
+  set.tables.assign(100, {PageId{9}, PageId{3}});
+  set.lengths.assign(100, 4);
+  const Bytes pool = set.pool_pages * set.page_size * 64;
+  ASSERT_GT(set.tokens(), set.pool_pages * set.page_size);
+  EXPECT_GT(measure_cpu_gather(GatherMemory(pool), set, {.row_bytes = 64}).ceiling_gbps, 0.0);
+}
+
 TEST(CpuGather, RefusesWhatItCannotMeasure) {
   EXPECT_THROW((void)measure_cpu_gather(small_set(), {.row_bytes = 12}), InvalidArgument);
   EXPECT_THROW((void)measure_cpu_gather(small_set(), {.row_bytes = 64, .pool_bytes_max = 100}),

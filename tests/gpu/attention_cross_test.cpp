@@ -147,6 +147,50 @@ TEST_P(AttentionCross, SameBitsAcrossRunsAndAfterPagesMoved) {
   }
 }
 
+/// A long decode behind many short ones, whose tiles the block that begins it has before.
+TEST_P(AttentionCross, BatchInvariantBitsOfADecodeDoNotDependOnThoseBefore) {
+  constexpr std::int32_t kLong = 9'001;
+  AttentionCase c;
+  c.kind = GetParam();
+  c.heads = 16;
+  c.kv_heads = c.kind == AttentionKind::gqa ? 4 : 1;
+  c.mask = MaskKind::causal;
+  c.out_type = FloatType::fp32;
+  c.prefix = {kLong};
+  c.q_len = {1};
+  c.padded_tokens = 0;
+  AttentionInputs alone(c);
+  VerifyPlanOptions invariant;
+  invariant.batch_invariant = true;
+  invariant.bounds = {.batch_max = 300, .tokens_max = 300, .q_len_max = 1, .length_max = kLong + 1};
+  const test::DeviceResult want = test::run_device(alone, invariant);
+  for (const std::size_t before : {1U, 101U, 263U, 264U, 265U}) {
+    AttentionCase many = c;
+    many.prefix.assign(before, 80);
+    many.prefix.push_back(kLong);
+    many.q_len.assign(before + 1, 1);
+    AttentionInputs inputs(many);
+    const auto last = static_cast<std::int32_t>(before);
+    for (std::int64_t t = 0; t <= kLong; ++t) {
+      const std::int64_t from = alone.slot_of_token(0, t) * alone.k_row_bytes();
+      const std::int64_t to = inputs.slot_of_token(last, t) * alone.k_row_bytes();
+      const auto bytes = static_cast<std::size_t>(alone.k_row_bytes());
+      std::memcpy(inputs.pool_k.data() + to, alone.pool_k.data() + from, bytes);
+      if (c.kind == AttentionKind::gqa)
+        std::memcpy(inputs.pool_v.data() + to, alone.pool_v.data() + from, bytes);
+    }
+    std::copy(alone.q.begin(), alone.q.end(),
+              inputs.q.end() - static_cast<std::ptrdiff_t>(alone.q.size()));
+    const test::DeviceResult got = test::run_device(inputs, invariant);
+    EXPECT_TRUE(std::equal(want.out.begin(), want.out.end(),
+                           got.out.end() - static_cast<std::ptrdiff_t>(want.out.size())))
+        << before << " before it";
+    EXPECT_EQ(std::vector<float>(got.lse.end() - static_cast<std::ptrdiff_t>(want.lse.size()),
+                                 got.lse.end()),
+              want.lse);
+  }
+}
+
 TEST_P(AttentionCross, BatchInvariantBitsDoNotDependOnNeighbours) {
   for (const std::int32_t q_len : {1, 9}) {
     AttentionCase c;
