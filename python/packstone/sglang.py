@@ -169,7 +169,7 @@ class _Allocator:
             if isinstance(free_index, self._tensor) and free_index.is_cpu:
                 dense = free_index.dim() == 1 and free_index.is_contiguous()
                 if dense and free_index.dtype is _torch().int64:
-                    self._core.free_at(free_index.data_ptr(), free_index.numel())
+                    self._core._free_at(free_index.data_ptr(), free_index.numel())
                     return
             if len(free_index):
                 self._core.free(_host(free_index))

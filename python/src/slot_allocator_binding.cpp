@@ -118,7 +118,7 @@ void bind_slot_allocator(nb::module_& m) {
           "Frees the pages of these slots, each once. Raises PageError for a page that is not "
           "live.")
       .def(
-          "free_at",
+          "_free_at",
           [](SlotAllocator& self, std::uintptr_t address, std::int64_t count) {
             if (count < 0 || (count > 0 && address == 0)) {
               throw InvalidArgument("free_at of " + std::to_string(count) + " slots");
