@@ -46,8 +46,7 @@ class Results : public Walk<type, shape> {
     if (!is_whole)
       return reinterpret_cast<char*>(args_.partial_out + partial_row(row) * kMlaLatentDim);
     const OutputView& output = args_.params.output;
-    const Cursor& at = this->now();
-    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
+    const std::int64_t token = this->token_of(in_line);
     return static_cast<char*>(output.out) + token * output.stride_token +
            in_line % args_.params.heads * output.stride_head;
   }
@@ -63,8 +62,7 @@ class Results : public Walk<type, shape> {
     }
     const OutputView& output = args_.params.output;
     if (output.lse == nullptr) return;
-    const Cursor& at = this->now();
-    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
+    const std::int64_t token = this->token_of(in_line);
     char* to = reinterpret_cast<char*>(output.lse) + token * output.lse_stride_token;
     reinterpret_cast<float*>(to)[in_line % args_.params.heads] =
         output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;

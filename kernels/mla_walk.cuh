@@ -305,13 +305,18 @@ class Walk {
     return row < args_.rows && in_line < at.line.nodes * args_.params.heads ? in_line : -1;
   }
 
+  /// Query token of a row of the line.
+  __device__ std::int64_t token_of(std::int32_t in_line) const {
+    const Cursor& at = now();
+    return at.line.query + at.line.node + in_line / args_.params.heads;
+  }
+
   /// Address of a row's query, or of zeros.
   __device__ const char* query_of(std::int32_t row) const {
     const std::int32_t in_line = line_row(row);
     if (in_line < 0) return reinterpret_cast<const char*>(kZeroRow);
     const VerifyParams& p = args_.params;
-    const Cursor& at = now();
-    const std::int64_t token = at.line.query + at.line.node + in_line / args_.params.heads;
+    const std::int64_t token = token_of(in_line);
     return static_cast<const char*>(p.q.data) + token * p.q.stride_token +
            in_line % args_.params.heads * p.q.stride_head;
   }

@@ -42,24 +42,29 @@ packstone_status packstone_attention_workspace(const packstone_attention* attent
   });
 }
 
+namespace {
+
+packstone_status run(const packstone_attention* attention, const packstone_verify_params* params,
+                     void* workspace, int64_t workspace_bytes, struct CUstream_st* stream,
+                     ScheduleUse use) {
+  return guarded([&] {
+    required(attention, "attention")
+        .verify.run(verify_params(params), workspace, workspace_bytes, stream, {}, use);
+    return PACKSTONE_OK;
+  });
+}
+
+}  // namespace
+
 packstone_status packstone_attention_run(const packstone_attention* attention,
                                          const packstone_verify_params* params, void* workspace,
                                          int64_t workspace_bytes, struct CUstream_st* stream) {
-  return guarded([&] {
-    required(attention, "attention")
-        .verify.run(verify_params(params), workspace, workspace_bytes, stream);
-    return PACKSTONE_OK;
-  });
+  return run(attention, params, workspace, workspace_bytes, stream, ScheduleUse::make);
 }
 
 packstone_status packstone_attention_run_next_layer(const packstone_attention* attention,
                                                     const packstone_verify_params* params,
                                                     void* workspace, int64_t workspace_bytes,
                                                     struct CUstream_st* stream) {
-  return guarded([&] {
-    required(attention, "attention")
-        .verify.run(verify_params(params), workspace, workspace_bytes, stream, {},
-                    ScheduleUse::reuse);
-    return PACKSTONE_OK;
-  });
+  return run(attention, params, workspace, workspace_bytes, stream, ScheduleUse::reuse);
 }

@@ -147,6 +147,20 @@ TEST_P(AttentionCross, SameBitsAcrossRunsAndAfterPagesMoved) {
   }
 }
 
+/// Gives sequence `b` the rows of a lone one, at its own slots.
+void copy_rows(const AttentionInputs& alone, AttentionInputs& inputs, std::int32_t b,
+               std::int64_t tokens) {
+  const std::int64_t row = alone.k_row_bytes();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const std::int64_t from = alone.slot_of_token(0, t) * row;
+    const std::int64_t to = inputs.slot_of_token(b, t) * row;
+    const auto bytes = static_cast<std::size_t>(row);
+    std::memcpy(inputs.pool_k.data() + to, alone.pool_k.data() + from, bytes);
+    if (alone.description().kind == AttentionKind::mla) continue;
+    std::memcpy(inputs.pool_v.data() + to, alone.pool_v.data() + from, bytes);
+  }
+}
+
 /// A long decode behind many short ones, whose tiles the block that begins it has before.
 TEST_P(AttentionCross, BatchInvariantBitsOfADecodeDoNotDependOnThoseBefore) {
   constexpr std::int32_t kLong = 9'001;
@@ -170,15 +184,7 @@ TEST_P(AttentionCross, BatchInvariantBitsOfADecodeDoNotDependOnThoseBefore) {
     many.prefix.push_back(kLong);
     many.q_len.assign(before + 1, 1);
     AttentionInputs inputs(many);
-    const auto last = static_cast<std::int32_t>(before);
-    for (std::int64_t t = 0; t <= kLong; ++t) {
-      const std::int64_t from = alone.slot_of_token(0, t) * alone.k_row_bytes();
-      const std::int64_t to = inputs.slot_of_token(last, t) * alone.k_row_bytes();
-      const auto bytes = static_cast<std::size_t>(alone.k_row_bytes());
-      std::memcpy(inputs.pool_k.data() + to, alone.pool_k.data() + from, bytes);
-      if (c.kind == AttentionKind::gqa)
-        std::memcpy(inputs.pool_v.data() + to, alone.pool_v.data() + from, bytes);
-    }
+    copy_rows(alone, inputs, static_cast<std::int32_t>(before), kLong + 1);
     std::copy(alone.q.begin(), alone.q.end(),
               inputs.q.end() - static_cast<std::ptrdiff_t>(alone.q.size()));
     const test::DeviceResult got = test::run_device(inputs, invariant);
@@ -215,15 +221,7 @@ TEST_P(AttentionCross, BatchInvariantBitsDoNotDependOnNeighbours) {
       two.q_len = {q_len, 3};
       AttentionInputs inputs(two);
       // The first sequence gets the very rows of the lone one, at its own slots.
-      for (std::int64_t t = 0; t < 9'001 + q_len; ++t) {
-        const std::int64_t from = alone.slot_of_token(0, t) * alone.k_row_bytes();
-        const std::int64_t to = inputs.slot_of_token(0, t) * alone.k_row_bytes();
-        std::memcpy(inputs.pool_k.data() + to, alone.pool_k.data() + from,
-                    static_cast<std::size_t>(alone.k_row_bytes()));
-        if (c.kind == AttentionKind::mla) continue;
-        std::memcpy(inputs.pool_v.data() + to, alone.pool_v.data() + from,
-                    static_cast<std::size_t>(alone.k_row_bytes()));
-      }
+      copy_rows(alone, inputs, 0, 9'001 + q_len);
       std::copy(alone.q.begin(), alone.q.end(), inputs.q.begin());
       std::copy(alone.parents.begin(), alone.parents.end(), inputs.parents.begin());
       const test::DeviceResult got = test::run_device(inputs, invariant);
