@@ -96,16 +96,18 @@ struct Cursor {
   }
 };
 
-/// Costs are in units of a 32nd of what a full tile of 32 tokens takes a block on an H200, 64 ns.
+/// Costs are in units of a 64th of what a full tile of 32 tokens takes a block on an H200, 32 ns.
 ///
 /// What a tile costs with so many rows: without rows, a group of 16 only copies.
 __device__ inline std::int32_t tile_cost(std::int32_t tile_tokens, std::int32_t rows) {
-  if (tile_tokens == MlaPolicy::kFewTile) return 8;
-  return rows <= 32 ? 28 : 32;
+  if (tile_tokens == MlaPolicy::kFewTile) return 14;
+  return rows <= 32 ? 56 : 64;
 }
-/// What a segment costs besides its tiles, for the end of one piece and the start of another within
-/// a share.
-inline constexpr std::int32_t kSegmentCost = 224;
+/// What a segment costs besides its tiles: to start it within a share where another one has ended,
+/// and for the masks of its last tiles.
+inline constexpr std::int32_t kStartCost = 288;
+inline constexpr std::int32_t kEndCost = 160;
+inline constexpr std::int32_t kSegmentCost = kStartCost + kEndCost;
 
 __device__ inline std::int64_t line_cost(const MlaArgs& args, const Line& line,
                                          std::int32_t tile_tokens) {
