@@ -173,6 +173,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const std::int64_t blocks = gridDim.x;
   if (pieces <= blocks) {
     merge_all<kWarps>(args, cuts, cut_of);
+  } else if (pieces * 8 <= blocks * kWarps) {
+    merge_all<8>(args, cuts, cut_of);
   } else if (pieces * 4 <= blocks * kWarps) {
     merge_all<4>(args, cuts, cut_of);
   } else {

@@ -36,8 +36,9 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
   __device__ void run(const MlaStart& start) {
     this->begin_share(start);
     const PendingRow row = this->find_rows();
-    start_piece();
     fill_ring(row);
+    // While the first tiles are on their way.
+    start_piece();
     this->find_addresses();
     for (;;) {
       run_piece();
@@ -58,7 +59,7 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
     Base::start_piece();
     // Without rows a pair only copies, which its peak tells: no register is left for a flag.
     if (this->line_row(static_cast<std::int32_t>(this->rows_from())) >= 0) {
-      this->start_rows();
+      this->start_rows(this->own_query());
     } else {
       peak_[0] = NAN;
     }

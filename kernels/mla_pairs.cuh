@@ -58,10 +58,11 @@ class Pairs : public Results<type, shape> {
     return static_cast<std::int32_t>(rows_from() + (this->lane_anew() >> 2U));
   }
 
-  __device__ void start_rows() {
-    // Each lane finds one row.
-    const char* own =
-        this->query_of(static_cast<std::int32_t>(rows_from() + (this->lane_anew() & 15U)));
+  /// Where the query of the pair's row `lane` % 16 is.
+  __device__ const char* own_query() const {
+    return this->query_of(static_cast<std::int32_t>(rows_from() + (this->lane_anew() & 15U)));
+  }
+  __device__ void start_rows(const char* own) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const char* row = this->of_row(own, h);
@@ -372,8 +373,7 @@ class Pairs : public Results<type, shape> {
 
  private:
   /// Where registers do not reach for both addresses, one is found anew in each tile.
-  static constexpr bool kAnew =
-      shape == MlaShape::many_rows && (type == KvType::fp16 || kTileScales);
+  static constexpr bool kAnew = shape == MlaShape::many_rows && type != KvType::bf16;
   static constexpr bool kKeyAnew = kAnew;
   static constexpr bool kValueAnew = kAnew || kTileScales;
   __device__ std::uint32_t find_key(std::uint32_t lane) const {

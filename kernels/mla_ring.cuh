@@ -77,16 +77,33 @@ __device__ inline bool elect_lane() {
   return elected != 0;
 }
 
+/// KV rows go first when the L2 cache needs room: of a long prefix nothing stays there anyway, and
+/// code, tables, queries and partials should. What createpolicy.fractional.L2::evict_first makes of
+/// 1.0, which it would compute anew for every tile (also a constant in CUTLASS).
+inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000U;
+
 /// The `.shared::cta` spelling: the other one costs a call on compute capability 12.0.
 __device__ inline void bulk_copy(std::uint32_t shared, const void* global, std::uint32_t bytes,
                                  std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared),
-      "l"(global), "r"(bytes), "r"(barrier)
+      "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1], %2, [%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(kEvictFirst)
       : "memory");
 }
 #endif
+
+/// Copies a row, or none of 0 bytes; the whole warp calls, and arrives once at `barrier`.
+__device__ inline void copy_row(std::uint32_t shared, const char* from, std::uint32_t bytes,
+                                std::uint32_t barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (elect_lane()) {
+    barrier_expect(barrier, bytes);
+    if (bytes > 0) bulk_copy(shared, from, bytes, barrier);
+  }
+  __syncwarp();
+#endif
+}
 
 /// What a token without a row is copied from.
 __device__ static const uint4 kZeroRow[72] = {};

@@ -19,8 +19,9 @@ struct SmallMap {
   static constexpr std::uint32_t kFull = 0;    ///< [8] barriers: the stage is filled
   static constexpr std::uint32_t kEmpty = 64;  ///< [8] barriers, many rows: the stage is read
   static constexpr std::uint32_t kIssued =
-      64;                                     ///< [8] few rows: tile that the stage is filled with
-  static constexpr std::uint32_t kBad = 128;  ///< [4] tokens of a tile that are not finite
+      64;  ///< [8] few rows: tile that the stage is filled with
+  static constexpr std::uint32_t kQueries = 96;      ///< barrier, few rows: queries are in the ring
+  static constexpr std::uint32_t kBad = 128;         ///< [4] tokens of a tile that are not finite
   static constexpr std::uint32_t kTiles = 144;       ///< tiles of the share
   static constexpr std::uint32_t kCursors = 152;     ///< [16] cursors: one a warp, then the copies'
   static constexpr std::uint32_t kCursorBytes = 72;  ///< with the limits of a piece
@@ -172,6 +173,7 @@ class Walk {
         barrier_init(full(i), copy_arrivals(policy.few() ? 2 : 8));
         if (policy.few()) {
           tell_issued(i);
+          if (i == 0) barrier_init(small() + SmallMap::kQueries, MlaPolicy::kFewRows);
         } else {
           barrier_init(empty(i), MlaPolicy::kThreads / 32);
         }
@@ -321,6 +323,12 @@ class Walk {
            in_line % args_.params.heads * p.q.stride_head;
   }
 
+  __device__ static std::uint32_t load_word(const char* at) {
+    std::uint32_t word;
+    asm volatile("ld.u32 %0, [%1];" : "=r"(word) : "l"(at));
+    return word;
+  }
+
   /// Query operands of 16 x 16: `half` 0 for row g, 1 for row g + 8; step `k` of slice `slice`, 8
   /// being the rope part. e4m3 rows are read 16 bytes a lane, and the query follows their order.
   __device__ void load_query(std::uint32_t (&a)[4], const char* row, int half, int k,
@@ -335,9 +343,15 @@ class Walk {
         const std::uint32_t value =
             k < 8 ? 128U * slice + 64U * (step / 4U) + 16U * quad + 4U * (step % 4U)
                   : 512U + 16U * slice + 4U * quad;
-        const uint2 pair = *reinterpret_cast<const uint2*>(row + 2U * value);
-        low = pair.x;
-        high = pair.y;
+        if constexpr (policy.few() || !kTileScales) {
+          // One by one: a pair of registers would be taken apart again for every product.
+          low = load_word(row + 2U * value);
+          high = load_word(row + 2U * value + 4U);
+        } else {  // where registers do not reach for that
+          const uint2 pair = *reinterpret_cast<const uint2*>(row + 2U * value);
+          low = pair.x;
+          high = pair.y;
+        }
       } else {
         const std::uint32_t value =
             k < 8 ? 128U * slice + 16U * static_cast<std::uint32_t>(k) : 512U + 16U * slice;
@@ -450,6 +464,7 @@ class Walk {
       auto* at = reinterpret_cast<uint4*>(memory() + tile % kStages * kStageBytes + row * kPitch +
                                           16 * piece);
       const uint4 words = *at;
+      if (piece != 32 && !maybe_not_finite(words)) continue;
       const uint4 clean{finite_part(words.x, piece == 32), finite_part(words.y, piece == 32),
                         finite_part(words.z, piece == 32), finite_part(words.w, piece == 32)};
       if (((words.x ^ clean.x) | (words.y ^ clean.y) | (words.z ^ clean.z) | (words.w ^ clean.w)) ==
@@ -473,6 +488,17 @@ class Walk {
   __device__ std::uint32_t* bad_word() const {
     return reinterpret_cast<std::uint32_t*>(small_memory() + SmallMap::kBad) +
            (policy.few() ? pair() : 0U);
+  }
+  /// Whether some value of 16 bytes of a row may be not finite, from a few instructions: adding one
+  /// to an exponent of ones carries into the sign's place. Of e4m3 also the largest numbers pass.
+  __device__ static bool maybe_not_finite(const uint4& words) {
+    constexpr std::uint32_t kExponent =
+        kEightBit ? 0x78787878U : (type == KvType::bf16 ? 0x7F807F80U : 0x7C007C00U);
+    constexpr std::uint32_t kOne =
+        kEightBit ? 0x08080808U : (type == KvType::bf16 ? 0x00800080U : 0x04000400U);
+    const std::uint32_t carries = ((words.x & kExponent) + kOne) | ((words.y & kExponent) + kOne) |
+                                  ((words.z & kExponent) + kOne) | ((words.w & kExponent) + kOne);
+    return (carries & (kEightBit ? 0x80808080U : 0x80008000U)) != 0;
   }
   __device__ static std::uint32_t finite_part(std::uint32_t word, bool is_scale) {
     if constexpr (kEightBit) {
