@@ -61,6 +61,8 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
 
  private:
   static constexpr std::uint32_t kPairs = 4;
+  /// Whether a stage only ever has tiles of one pair, which thus sees all of its phases.
+  static constexpr bool kOwnStages = kStages % kPairs == 0;
 
   /// The first piece's queries come through the last stages of the ring, which are filled later: a
   /// load of four bytes a lane touches eight rows, and eight warps with 72 of them take 2.5 us.
@@ -118,7 +120,7 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     const std::uint32_t i = tile / kPairs % Base::kBatch;
     if (i == 0) this->store_rows(pending_);
     this->copy_own_rows(next, i);
-    if (half() == 0 && this->lane() == 0) this->tell_issued(next);
+    if (!kOwnStages && half() == 0 && this->lane() == 0) this->tell_issued(next);
     if (i == Base::kBatch - 1) pending_ = this->find_rows();
   }
 
@@ -128,7 +130,7 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     tile_ += static_cast<std::int32_t>(first);
     for (; tile_ < this->tile_end(); tile_ += kPairs, at_ += kPairs) {
       this->forget();
-      this->wait_issued(at_);
+      if (!kOwnStages) this->wait_issued(at_);
       barrier_wait(this->full(at_), Base::parity(at_));
       if (this->masked(tile_)) {
         this->clean_stage(at_);

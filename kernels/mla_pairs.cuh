@@ -100,7 +100,8 @@ class Pairs : public Results<type, shape> {
       for (std::uint32_t i = 0; i < 4; ++i) {
         if (i == 2) midway();
 #pragma unroll
-        for (std::uint32_t n = 0; n < kOctets; n += 2) score_packed<2>(sums(i) + n, offset, i, n);
+        for (std::uint32_t n = 0; n < kOctets; n += 2)
+          score_packed<2>(s + n, sums(1) + n, offset, i, n);
       }
     } else {
       const std::uint32_t from = (kKeyAnew ? find_key(this->lane_anew()) : key_at_) + offset;
@@ -128,9 +129,10 @@ class Pairs : public Results<type, shape> {
     }
   }
 
-  /// 64 values of 8 tokens from 8 n on, or of 16, 16 adjacent bytes a lane.
+  /// 64 values of 8 tokens from 8 n on, or of 16, 16 adjacent bytes a lane; `s` and `t` take
+  /// products in turn.
   template <int octets>
-  __device__ void score_packed(float (*s)[4], std::uint32_t offset, std::uint32_t i,
+  __device__ void score_packed(float (*s)[4], float (*t)[4], std::uint32_t offset, std::uint32_t i,
                                std::uint32_t n) {
     const std::uint32_t lane = this->lane();
     const std::uint32_t from = this->shared() + offset + (8U * n + (lane >> 2U)) * kPitch +
@@ -142,7 +144,8 @@ class Pairs : public Results<type, shape> {
     for (std::uint32_t j = 0; j < 4; ++j) {
 #pragma unroll
       for (int m = 0; m < octets; ++m)
-        multiply_add(Math{}, s[m], query_[4 * i + j], widen_low(b[m][j]), widen_high(b[m][j]));
+        multiply_add(Math{}, (j & 1) != 0 ? t[m] : s[m], query_[4 * i + j], widen_low(b[m][j]),
+                     widen_high(b[m][j]));
     }
   }
   /// The two slices have scales of their own, which differ by token.
@@ -155,10 +158,10 @@ class Pairs : public Results<type, shape> {
 #pragma unroll
         for (std::uint32_t i = 0; i < 2; ++i) {
           if constexpr (shape == MlaShape::few_rows) {
-            score_packed<2>(part, offset, 2 * slice + i, n);
+            score_packed<2>(part, part, offset, 2 * slice + i, n);
           } else {  // registers reach for one at a time
-            score_packed<1>(part, offset, 2 * slice + i, n);
-            score_packed<1>(part + 1, offset, 2 * slice + i, n + 1);
+            score_packed<1>(part, part, offset, 2 * slice + i, n);
+            score_packed<1>(part + 1, part + 1, offset, 2 * slice + i, n + 1);
           }
         }
 #pragma unroll
@@ -319,7 +322,6 @@ class Pairs : public Results<type, shape> {
         std::uint32_t b[4][4];
 #pragma unroll
         for (std::uint32_t n = 0; n < 4; ++n) load_matrices_transposed(b[n], at + 32U * n);
-        __syncwarp();
 #pragma unroll
         for (std::uint32_t n = 0; n < 4; ++n) {
           const std::uint32_t column = 8 * (step % 4) + 2 * n;
@@ -372,10 +374,10 @@ class Pairs : public Results<type, shape> {
   float total_[2];
 
  private:
-  /// Where registers do not reach for both addresses, one is found anew in each tile.
+  /// Where registers do not reach for both addresses, one or both are found anew in each tile.
   static constexpr bool kAnew = shape == MlaShape::many_rows && type != KvType::bf16;
   static constexpr bool kKeyAnew = kAnew;
-  static constexpr bool kValueAnew = kAnew || kTileScales;
+  static constexpr bool kValueAnew = shape == MlaShape::many_rows || kTileScales;
   __device__ std::uint32_t find_key(std::uint32_t lane) const {
     return this->shared() + ((lane & 7U) + ((lane >> 4U) << 3U)) * kPitch +
            ((lane >> 3U) & 1U) * 16U + kHalfBytes * half();

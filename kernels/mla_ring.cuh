@@ -177,21 +177,15 @@ __device__ void copy_rows(const MlaArgs& args, std::uint32_t places, std::uint32
   const std::uint32_t to = stage + first * kPitch;
   if constexpr (kBulkCopy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    constexpr std::uint32_t kTogether = 2;  // loads of places
-    static_assert(count % kTogether == 0);
     const std::uint32_t bytes = args.rope_apart ? kLatent : kLatent + rope_bytes;
     if (elect_lane()) {
       barrier_expect(barrier, count * (kLatent + rope_bytes));
+      const char* from[count];
 #pragma unroll
-      for (std::uint32_t i = 0; i < count; i += kTogether) {
-        const char* from[kTogether];
+      for (std::uint32_t i = 0; i < count; ++i) from[i] = load_place(places + kPlace * i);
 #pragma unroll
-        for (std::uint32_t j = 0; j < kTogether; ++j)
-          from[j] = load_place(places + kPlace * (i + j));
-#pragma unroll
-        for (std::uint32_t j = 0; j < kTogether; ++j)
-          bulk_copy(to + (i + j) * kPitch, from[j], bytes, barrier);
-      }
+      for (std::uint32_t i = 0; i < count; ++i)
+        bulk_copy(to + i * kPitch, from[i], bytes, barrier);
       if (args.rope_apart) {
         for (std::uint32_t i = 0; i < count; ++i) {
           bulk_copy(to + i * kPitch + kLatent, load_place(places + kPlace * i + 8U), rope_bytes,
