@@ -111,10 +111,13 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     __syncwarp();
     pending_ = this->find_rows();
   }
-  /// Refills the stage of a tile that the pair has read.
-  __device__ void refill(std::uint32_t tile) {
+  /// Both warps of the pair have left the tiles before.
+  __device__ void leave() const {
     fence_for_copies();
     this->sync_pair();
+  }
+  /// Refills the stage of a tile that the pair has left.
+  __device__ void refill(std::uint32_t tile) {
     const std::uint32_t next = tile + kStages;
     if (next >= this->tiles_of_share()) return;
     const std::uint32_t i = tile / kPairs % Base::kBatch;
@@ -139,15 +142,25 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
       typename Pair::Scores s;
       this->score_tile(s, [] {});
       this->exchange(s);
+      // Where nothing but copies writes into stages, the exchange has told that the pair has left
+      // the tile before; meanwhile the softmax waits for its operands.
+      if (kOwnStages && tile_ >= this->now().tile + static_cast<std::int32_t>(kPairs))
+        refill(at_ - kPairs);
       typename Pair::Weights weights;
       this->soften(s, weights);
       this->accumulate(weights);
-      if (tile_ + static_cast<std::int32_t>(kPairs) < this->tile_end()) refill(at_);
+      if (!kOwnStages && tile_ + static_cast<std::int32_t>(kPairs) < this->tile_end()) {
+        leave();
+        refill(at_);
+      }
     }
     // From here on of the share: the end of the piece.
     at_ -= static_cast<std::uint32_t>(tile_ - this->tile_end());
     finish_piece();
-    if (const std::uint32_t last = last_of(pair()); last != kNone) refill(last);
+    if (const std::uint32_t last = last_of(pair()); last != kNone) {
+      leave();
+      refill(last);
+    }
   }
 
   /// The pair that took the `c`-th tile of the piece that ends at `at_`. Sums over pairs go in this
