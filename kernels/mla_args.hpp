@@ -118,6 +118,7 @@ struct MlaStart {
 struct MlaSchedule {
   std::int64_t* tiles_before;   ///< [2, lines] tiles of earlier lines by role, where lines are many
   std::int64_t* cost_before;    ///< [2, lines] what those cost
+  std::int32_t* next_line;      ///< [2, lines] the next line with tiles of the role
   MlaStart* starts;             ///< [workers]
   std::int64_t* parts_before;   ///< [lines + 1] partials of earlier lines; only with fixed pieces
   std::int32_t* line_sequence;  ///< [lines] with sparse lists: sequence of a query token, or -1

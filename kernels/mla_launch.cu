@@ -103,6 +103,7 @@ Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
   const std::int64_t partial_rows = layout.parts_max * args.rows;
   schedule.tiles_before = take<std::int64_t>(&layout.bytes, 2 * lines_max);
   schedule.cost_before = take<std::int64_t>(&layout.bytes, 2 * lines_max);
+  schedule.next_line = take<std::int32_t>(&layout.bytes, 2 * lines_max);
   schedule.starts = take<MlaStart>(&layout.bytes, schedule.workers);
   schedule.parts_before = take<std::int64_t>(&layout.bytes, lines_max + 1);
   schedule.line_sequence = take<std::int32_t>(&layout.bytes, sparse ? lines_max : 0);
@@ -208,6 +209,7 @@ void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
       params.mask.kind == MaskKind::parents && params.tail_place != TailPlace::none;
   move_base(&schedule.tiles_before, workspace);
   move_base(&schedule.cost_before, workspace);
+  move_base(&schedule.next_line, workspace);
   move_base(&schedule.starts, workspace);
   move_base(&schedule.parts_before, workspace);
   move_base(&schedule.line_sequence, workspace);

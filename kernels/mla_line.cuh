@@ -88,9 +88,9 @@ struct Cursor {
     tile = 0;
     if (++segment < line.segments || remaining <= 0) return true;
     previous = index;
-    do {
-      line = load_line(args, ++index, tile_tokens);
-    } while (line.segments == 0);  // remaining > 0, so a line with work follows
+    // remaining > 0, so there is one
+    index = args.schedule.next_line[(is_rest(args, tile_tokens) ? args.schedule.lines : 0) + index];
+    line = load_line(args, index, tile_tokens);
     segment = first_segment(args, line, tile_tokens);
     return true;
   }

@@ -184,8 +184,7 @@ __device__ void copy_rows(const MlaArgs& args, std::uint32_t places, std::uint32
 #pragma unroll
       for (std::uint32_t i = 0; i < count; ++i) from[i] = load_place(places + kPlace * i);
 #pragma unroll
-      for (std::uint32_t i = 0; i < count; ++i)
-        bulk_copy(to + i * kPitch, from[i], bytes, barrier);
+      for (std::uint32_t i = 0; i < count; ++i) bulk_copy(to + i * kPitch, from[i], bytes, barrier);
       if (args.rope_apart) {
         for (std::uint32_t i = 0; i < count; ++i) {
           bulk_copy(to + i * kPitch + kLatent, load_place(places + kPlace * i + 8U), rope_bytes,

@@ -76,10 +76,33 @@ __device__ Sums scan_team(const Team& team, Sums value, Sums* total) {
 struct Before {
   std::int64_t* tiles;
   std::int64_t* cost;
+  std::int32_t* next_line;  ///< of the schedule
   std::int64_t tiles_total;
   std::int64_t cost_total;
   std::int32_t tile_tokens;
 };
+
+/// The last line with no more than `value` before it: one with tiles (or cost) of its own, unless
+/// no line from there on has any.
+__device__ std::int32_t last_line(const std::int64_t* before, std::int32_t lines,
+                                  std::int64_t value) {
+  std::int32_t low = 0;
+  std::int32_t high = lines;
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (before[middle] <= value) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// The next line after `index` with tiles of the role; any where there is none.
+__device__ std::int32_t line_after(const Before& before, std::int32_t lines, std::int32_t index) {
+  return index + 1 < lines ? last_line(before.tiles, lines, before.tiles[index + 1]) : lines;
+}
 
 /// The whole team works on it.
 __device__ void lay_lines(const MlaArgs& args, const Team& team, Before& before) {
@@ -123,21 +146,6 @@ __device__ void lay_lines(const MlaArgs& args, const Team& team, Before& before)
   }
 }
 
-/// The last line that begins at or before cost `at`.
-__device__ std::int32_t find_line_alone(const Before& before, std::int32_t lines, std::int64_t at) {
-  std::int32_t low = 0;
-  std::int32_t high = lines;
-  while (high - low > 1) {
-    const std::int32_t middle = low + (high - low) / 2;
-    if (before.cost[middle] <= at) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 /// Workers for the rest, of all: the least even number with which it is not the slower of both
 /// roles. Blocks follow each other in pairs of neighbouring multiprocessors, and one for many rows
 /// beside one for few takes 3 % longer (measured on an H200).
@@ -164,7 +172,7 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
   const MlaSchedule& schedule = args.schedule;
   if (at >= before.cost_total)
     return {{before.tiles_total, 0, schedule.lines, 0, 0, role}, 0, 0, 0};
-  std::int32_t index = find_line_alone(before, schedule.lines, at);
+  std::int32_t index = last_line(before.cost, schedule.lines, at);
   const Line line = load_line(args, index, before.tile_tokens);
   const std::int64_t local = at - before.cost[index];
   const std::int32_t full_cost = mla::tile_cost(before.tile_tokens, args.rows);
@@ -191,9 +199,7 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
   if (tile == line.tiles) {
     tile = 0;
     if (++segment == line.segments) {
-      do {
-        ++index;
-      } while (index + 1 < schedule.lines && before.tiles[index] == before.tiles[index + 1]);
+      index = line_after(before, schedule.lines, index);
       segment = 0;
       if (index < schedule.lines && mla::is_rest(args, before.tile_tokens)) {
         const Line next = load_line(args, index, before.tile_tokens);
@@ -259,9 +265,12 @@ __device__ void make_schedule(const MlaArgs& args) {
   if (team.thread() == 0) {
     const bool near = schedule.lines <= kThreads;
     const std::int64_t far = std::int64_t{role} * schedule.lines;
-    befores[role] = {near ? tiles_near[role] : schedule.tiles_before + far,
-                     near ? cost_near[role] : schedule.cost_before + far, 0, 0,
-                     role == 0 ? args.tile : MlaPolicy::kFewTile};
+    befores[role] = {.tiles = near ? tiles_near[role] : schedule.tiles_before + far,
+                     .cost = near ? cost_near[role] : schedule.cost_before + far,
+                     .next_line = schedule.next_line + far,
+                     .tiles_total = 0,
+                     .cost_total = 0,
+                     .tile_tokens = role == 0 ? args.tile : MlaPolicy::kFewTile};
     cut_count = 0;
   }
   if (args.params.sparse.entries != nullptr) find_sequences<kThreads>(args);
@@ -272,6 +281,8 @@ __device__ void make_schedule(const MlaArgs& args) {
       roles == 1 ? 0
                  : workers_of_rest(schedule.workers, befores[0].cost_total, befores[1].cost_total);
   const std::int32_t full_workers = schedule.workers - rest_workers;
+  for (int line = team.thread(); line < schedule.lines; line += team.threads())
+    befores[role].next_line[line] = line_after(befores[role], schedule.lines, line);
   cut_line(args, team, befores[role], edges + role * team.threads(), role == 0 ? 0 : full_workers,
            role == 0 ? full_workers : rest_workers, &cut_count);
   __syncthreads();

@@ -234,7 +234,9 @@ class CudaBackend final : public KvBackend {
                       .rows = shape_.tokens_max,
                       .data = rows_.device()},
                      stream_.get());
-    attention_.run(params_of(layer), workspace_.data(), workspace_.bytes(), stream_.get());
+    // A step takes its layers in order: the first makes the schedule that the others share.
+    const auto use = layer == 0 ? packstone::ScheduleUse::make : packstone::ScheduleUse::reuse;
+    attention_.run(params_of(layer), workspace_.data(), workspace_.bytes(), stream_.get(), {}, use);
   }
 
   [[nodiscard]] packstone::VerifyParams params_of(int layer) const {
