@@ -225,7 +225,7 @@ void mla_verify(const VerifyParams& params, const VerifyPlanOptions& options,
   // book of devices.
   PACKSTONE_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  const bool overlaps = device.compute_capability >= 90;
+  const bool overlaps = device.code_capability >= 90;
   if (use == ScheduleUse::make) {
     PACKSTONE_CUDA_CHECK(launch_after(mla_schedule_kernel(), mla_schedule_grid(args),
                                       kMlaScheduleThreads, 0, args, overlaps, stream));

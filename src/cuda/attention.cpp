@@ -27,16 +27,11 @@ DeviceLimits gated_device() {
                             ", device " + std::to_string(device.device) + " has " +
                             capability(device.compute_capability));
   }
-  cudaFuncAttributes attributes{};
-  const cudaError_t found =
-      cudaFuncGetAttributes(&attributes, kernels::merge_kernel(FloatType::fp32));
-  if (found == cudaErrorNoKernelImageForDevice || found == cudaErrorInvalidDeviceFunction) {
-    (void)cudaGetLastError();
+  if (device.code_capability == 0) {
     throw UnsupportedDevice("this binary has code for " PACKSTONE_CUDA_ARCHITECTURES ", device " +
                             std::to_string(device.device) + " has compute capability " +
                             capability(device.compute_capability));
   }
-  PACKSTONE_CUDA_CHECK(found);
   return device;
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/merge_launch.hpp"
+
 #include <packstone/cuda/memory.hpp>
 
 #include <string>
@@ -62,6 +64,14 @@ DeviceLimits current_device_limits() {
   limits.compute_capability = attribute(cudaDevAttrComputeCapabilityMajor) * 10 +
                               attribute(cudaDevAttrComputeCapabilityMinor);
   limits.shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  cudaFuncAttributes code{};  // of any kernel: all are compiled for the same architectures
+  const cudaError_t has_code = cudaFuncGetAttributes(&code, kernels::merge_kernel(FloatType::fp32));
+  if (has_code == cudaErrorNoKernelImageForDevice || has_code == cudaErrorInvalidDeviceFunction) {
+    (void)cudaGetLastError();
+    return limits;
+  }
+  PACKSTONE_CUDA_CHECK(has_code);
+  limits.code_capability = code.ptxVersion;
   return limits;
 }
 

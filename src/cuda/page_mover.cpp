@@ -136,7 +136,7 @@ PageMover::PageMover(std::span<const DevicePool* const> pools, const MoverTuning
     return std::pair(width_of(a), a.bytes) > std::pair(width_of(b), b.bytes);
   });
 
-  bulk_ = tuning.bulk && limits_.compute_capability >= 90;
+  bulk_ = tuning.bulk && limits_.code_capability >= 90;
   const std::int32_t per_multiprocessor =
       bulk_ ? tuning.blocks_per_multiprocessor : kRegisterBlocksPerMultiprocessor;
   if (bulk_) {

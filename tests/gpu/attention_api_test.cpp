@@ -149,6 +149,9 @@ TEST_F(AttentionApi, DescribesTheDeviceAndItsKernels) {
   const cuda::AttentionDescription description = cuda::describe_attention();
   EXPECT_FALSE(description.device_name.empty());
   EXPECT_FALSE(description.binary_architectures.empty());
+  const cuda::DeviceLimits limits = cuda::current_device_limits();
+  EXPECT_GE(limits.code_capability, 80);
+  EXPECT_LE(limits.code_capability, limits.compute_capability);
   EXPECT_EQ(description.kernels.size(), 8U + 18U);
   for (const cuda::KernelDescription& kernel : description.kernels) {
     EXPECT_GT(kernel.registers, 0) << kernel.name;

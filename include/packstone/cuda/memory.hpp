@@ -98,6 +98,9 @@ struct DeviceLimits {
   int multiprocessors{0};
   int compute_capability{0};      ///< major * 10 + minor
   int shared_bytes_per_block{0};  ///< with the opt-in
+  /// That of the code that this binary has for the device, below the device's own where it runs the
+  /// PTX of an older one; 0 for none.
+  int code_capability{0};
 };
 /// Of the current device. Throws UnsupportedDevice naming cudaErrorNoDevice when there is none.
 [[nodiscard]] DeviceLimits current_device_limits();
