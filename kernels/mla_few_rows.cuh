@@ -142,10 +142,17 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
       typename Pair::Scores s;
       this->score_tile(s, [] {});
       this->exchange(s);
-      // Where nothing but copies writes into stages, the exchange has told that the pair has left
-      // the tile before; meanwhile the softmax waits for its operands.
-      if (kOwnStages && tile_ >= this->now().tile + static_cast<std::int32_t>(kPairs))
-        refill(at_ - kPairs);
+      if (kOwnStages) {
+        // The exchange has told that the pair has left the tile before, whose stage is refilled
+        // while the softmax waits for its operands. Neither warp puts scores where the other may
+        // still read: it waits for the stage that the other refills behind its read, or here.
+        if (tile_ >= this->now().tile + static_cast<std::int32_t>(kPairs)) {
+          __syncwarp();
+          refill(at_ - kPairs);
+        } else {
+          this->sync_pair();
+        }
+      }
       typename Pair::Weights weights;
       this->soften(s, weights);
       this->accumulate(weights);

@@ -78,7 +78,7 @@ __device__ inline bool elect_lane() {
 }
 
 /// KV rows go first when the L2 cache needs room: of a long prefix nothing stays there anyway, and
-/// code, tables, queries and partials should. What createpolicy.fractional.L2::evict_first makes of
+/// code, tables and partials should. What createpolicy.fractional.L2::evict_first makes of
 /// 1.0, which it would compute anew for every tile (also a constant in CUTLASS).
 inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000U;
 

@@ -101,7 +101,9 @@ __device__ std::int32_t last_line(const std::int64_t* before, std::int32_t lines
 
 /// The next line after `index` with tiles of the role; any where there is none.
 __device__ std::int32_t line_after(const Before& before, std::int32_t lines, std::int32_t index) {
-  return index + 1 < lines ? last_line(before.tiles, lines, before.tiles[index + 1]) : lines;
+  const std::int32_t next = index + 1;
+  if (next + 1 >= lines || before.tiles[next + 1] != before.tiles[next]) return next;
+  return last_line(before.tiles, lines, before.tiles[next]);
 }
 
 /// The whole team works on it.
@@ -271,7 +273,7 @@ __device__ void make_schedule(const MlaArgs& args) {
                      .tiles_total = 0,
                      .cost_total = 0,
                      .tile_tokens = role == 0 ? args.tile : MlaPolicy::kFewTile};
-    cut_count = 0;
+    if (role == 0) cut_count = 0;
   }
   if (args.params.sparse.entries != nullptr) find_sequences<kThreads>(args);
   __syncthreads();

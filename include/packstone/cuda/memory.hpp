@@ -102,7 +102,8 @@ struct DeviceLimits {
   /// PTX of an older one; 0 for none.
   int code_capability{0};
 };
-/// Of the current device. Throws UnsupportedDevice naming cudaErrorNoDevice when there is none.
+/// Of the current device. Throws UnsupportedDevice naming cudaErrorNoDevice when there is none,
+/// CudaError when code that the binary has for it cannot be loaded.
 [[nodiscard]] DeviceLimits current_device_limits();
 /// Throws InvalidArgument unless `device` is the calling thread's current device: objects belong to
 /// the device on which they were made.
