@@ -66,7 +66,8 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
 
   /// The first piece's queries come through the last stages of the ring, which are filled later: a
   /// load of four bytes a lane touches eight rows, and eight warps with 72 of them take 2.5 us.
-  static constexpr std::uint32_t kQueryPitch = 1168;
+  static constexpr auto kQueryPitch =
+      static_cast<std::uint32_t>(MlaPolicy{KvType::bf16, MlaShape::few_rows}.pitch());
   static constexpr std::uint32_t kFirstFilled =
       kBulkCopy ? kStages - (MlaPolicy::kFewRows * kQueryPitch - 1) / Base::kStageBytes - 1
                 : kStages;
