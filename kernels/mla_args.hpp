@@ -147,9 +147,14 @@ struct MlaArgs {
   std::int32_t page_shift;  ///< page_size is 2 to this; -1: no power of two
   bool rest_apart;          ///< see MlaRole
   bool rope_apart;          ///< some rope part is not in the row of its latent part
-  float score_scale;        ///< of dot products: to base 2 or, with a cap, to the argument of tanh
-  float* partial_out;       ///< [parts, rows, 512], normalised
-  float* partial_lse;       ///< [parts, rows], base 2
+  /// Of dot products: to base 2 or, with a cap, to the argument of tanh.
+  float score_scale;
+  /// The same where scores need nothing else and the scale is positive, so that the softmax can
+  /// take it into its exponents; else 1, and scores are finished first.
+  float exponent_scale;
+  bool finish_scores;
+  float* partial_out;  ///< [parts, rows, 512], normalised
+  float* partial_lse;  ///< [parts, rows], base 2
 };
 
 }  // namespace packstone::kernels

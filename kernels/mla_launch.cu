@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <string>
 
 namespace packstone::kernels {
@@ -13,6 +14,8 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 constexpr float kLog2E = 1.4426950408889634F;
+/// Below this scores of -infinity might not stay so.
+constexpr float kScaleMin = std::numeric_limits<float>::min();
 /// A share below this (64 to 128 tokens) costs more in merging than it saves in time.
 constexpr std::int32_t kWorkerTilesMin = 4;
 /// Tokens of a piece in the batch-invariant mode when the caller does not say: at 32,768 tokens 16
@@ -75,6 +78,8 @@ Layout lay_out(const VerifyParams& params, const VerifyPlanOptions& options,
   args.params = params;
   const float scale = params.scale * (params.kv_type == KvType::e4m3 ? params.k_scale : 1.0F);
   args.score_scale = params.logit_cap > 0.0F ? scale / params.logit_cap : scale * kLog2E;
+  args.finish_scores = params.logit_cap > 0.0F || args.score_scale < kScaleMin;
+  args.exponent_scale = args.finish_scores ? 1.0F : args.score_scale;
   args.page_shift = -1;
   if (std::has_single_bit(static_cast<std::uint32_t>(params.table.page_size)))
     args.page_shift = std::countr_zero(static_cast<std::uint32_t>(params.table.page_size));

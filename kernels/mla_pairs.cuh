@@ -258,6 +258,7 @@ class Pairs : public Results<type, shape> {
       this->mask_row(s, 0, seen.x, bad);
       this->mask_row(s, 1, seen.y, bad);
     }
+    const float scale = args_.exponent_scale;
     float top[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -265,14 +266,17 @@ class Pairs : public Results<type, shape> {
 #pragma unroll
       for (int n = 1; n < kOctets; ++n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
     }
-    if (__any_sync(kAll, top[0] > peak_[0] + kSlack || top[1] > peak_[1] + kSlack)) follow(top);
+    if (__any_sync(kAll, fmaf(top[0], scale, -kSlack) > peak_[0] ||
+                             fmaf(top[1], scale, -kSlack) > peak_[1])) {
+      follow(top);
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float base = peak_[h] == -INFINITY ? 0.0F : peak_[h] - kShift;
 #pragma unroll
       for (int n = 0; n < kOctets; ++n) {
-        const float x = exp2_fast(s[n][2 * h] - base);
-        const float y = exp2_fast(s[n][2 * h + 1] - base);
+        const float x = exp2_fast(fmaf(s[n][2 * h], scale, -base));
+        const float y = exp2_fast(fmaf(s[n][2 * h + 1], scale, -base));
         total_[h] += x + y;
         weights[n / 2][2 * (n % 2) + h] = pack(Math{}, x, y);
       }
@@ -284,7 +288,7 @@ class Pairs : public Results<type, shape> {
     float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float all = row_max(top[h]);
+      const float all = row_max(top[h] * args_.exponent_scale);
       factor[h] = 1.0F;
       if (all > peak_[h] + kSlack) {
         factor[h] = peak_[h] == -INFINITY ? 1.0F : exp2_fast(peak_[h] - all);

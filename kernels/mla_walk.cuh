@@ -515,9 +515,11 @@ class Walk {
     }
   }
 
-  /// Scores from sums of products, in base 2. tanh x = 1 - 2 / (exp 2x + 1), to about 1e-7.
+  /// Scores from sums of products, in base 2, where the softmax does not scale them. tanh x = 1 -
+  /// 2 / (exp 2x + 1), to about 1e-7.
   template <int count>
   __device__ void finish_scores(float (&s)[count][4]) const {
+    if (!args_.finish_scores) return;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
 #pragma unroll
