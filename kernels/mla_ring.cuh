@@ -108,35 +108,6 @@ __device__ inline void copy_row(std::uint32_t shared, const char* from, std::uin
 /// What a token without a row is copied from.
 __device__ static const uint4 kZeroRow[72] = {};
 
-/// A row by number, as one 64-bit value: which tensor it is in, in the low two bits.
-using RowCode = std::int64_t;
-__device__ inline RowCode encode(const MlaArgs& args, const PendingRow& row) {
-  const std::int64_t number = row.number;
-  switch (row.kind_and_offset & 3) {
-    case PendingRow::none:
-      return 0;
-    case PendingRow::page:
-      return (number * args.params.table.page_size + (row.kind_and_offset >> 2)) * 4 + 1;
-    case PendingRow::slot:
-      return number * 4 + 1;
-    default:
-      return number * 4 + 2;
-  }
-}
-
-/// Address of a row's latent part, with `code`; of its rope part when that is copied apart.
-__device__ inline const char* latent_of(const MlaArgs& args, RowCode code) {
-  if ((code & 3) == 0) return reinterpret_cast<const char*>(kZeroRow);
-  const KvRows& rows = (code & 3) == 1 ? args.params.pool : args.params.tail;
-  return static_cast<const char*>(rows.k) + (code >> 2) * rows.k_stride_row;
-}
-__device__ inline const char* rope_of(const MlaArgs& args, RowCode code, const char* latent,
-                                      std::uint32_t latent_bytes) {
-  const KvRows& rows = (code & 3) == 1 ? args.params.pool : args.params.tail;
-  if ((code & 3) == 0 || rows.k_rope == nullptr) return latent + latent_bytes;
-  return static_cast<const char*>(rows.k_rope) + (code >> 2) * rows.k_rope_stride_row;
-}
-
 /// Where a row is; `rope` only where some rope part is apart.
 struct RowPlace {
   const char* latent;
@@ -144,22 +115,37 @@ struct RowPlace {
 };
 template <KvType type>
 __device__ RowPlace place_of(const MlaArgs& args, const PendingRow& row) {
-  const RowCode code = encode(args, row);
-  const char* latent = latent_of(args, code);
-  return {latent, args.rope_apart ? rope_of(args, code, latent,
-                                            static_cast<std::uint32_t>(mla_latent_bytes(type)))
-                                  : nullptr};
+  const std::int32_t kind = row.kind_and_offset & 3;
+  const KvRows& rows = kind == PendingRow::tail ? args.params.tail : args.params.pool;
+  std::int64_t number = row.number;
+  if (kind == PendingRow::page)
+    number = number * args.params.table.page_size + (row.kind_and_offset >> 2);
+  const char* latent = kind == PendingRow::none
+                           ? reinterpret_cast<const char*>(kZeroRow)
+                           : static_cast<const char*>(rows.k) + number * rows.k_stride_row;
+  if (!args.rope_apart) return {latent, nullptr};
+  const bool apart = kind != PendingRow::none && rows.k_rope != nullptr;
+  return {latent, apart ? static_cast<const char*>(rows.k_rope) + number * rows.k_rope_stride_row
+                        : latent + mla_latent_bytes(type)};
 }
 
-/// Stores the places of the warp's rows to come; `slot` is the lane's own.
-__device__ inline void store_place(std::uint32_t slot, const RowPlace& place) {
-  asm volatile("st.shared.v2.u64 [%0], {%1,%2};" ::"r"(slot), "l"(place.latent), "l"(place.rope)
-               : "memory");
+/// A warp's places of rows to come: of their latent parts, and behind them of their rope parts.
+inline constexpr std::uint32_t kPlaceBytes = 8;
+inline constexpr std::uint32_t kRopePlaces = 32 * kPlaceBytes;
+__device__ inline void store_place(std::uint32_t places, std::uint32_t lane,
+                                   const RowPlace& place) {
+  const std::uint32_t own = places + kPlaceBytes * lane;
+  asm volatile("st.shared.u64 [%0], %1;" ::"r"(own), "l"(place.latent) : "memory");
+  if (place.rope != nullptr)
+    asm volatile("st.shared.u64 [%0], %1;" ::"r"(own + kRopePlaces), "l"(place.rope) : "memory");
 }
-__device__ inline const char* load_place(std::uint32_t slot) {
+__device__ inline const char* load_place(std::uint32_t at) {
   const char* place;
-  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(place) : "r"(slot) : "memory");
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(place) : "r"(at) : "memory");
   return place;
+}
+__device__ inline void load_two_places(const char*& first, const char*& second, std::uint32_t at) {
+  asm volatile("ld.shared.v2.u64 {%0,%1}, [%2];" : "=l"(first), "=l"(second) : "r"(at) : "memory");
 }
 
 /// Copies rows `first` to `first` + count - 1 of a tile into a stage, whose places are at `places`
@@ -171,7 +157,6 @@ __device__ void copy_rows(const MlaArgs& args, std::uint32_t places, std::uint32
                           std::uint32_t stage, std::uint32_t barrier) {
   constexpr auto kPitch = static_cast<std::uint32_t>(MlaPolicy{type, MlaShape::few_rows}.pitch());
   constexpr auto kLatent = static_cast<std::uint32_t>(mla_latent_bytes(type));
-  constexpr auto kPlace = static_cast<std::uint32_t>(sizeof(RowPlace));
   const auto rope_bytes =
       static_cast<std::uint32_t>(args.params.rope_dim == 0 ? 0 : mla_rope_bytes(type));
   const std::uint32_t to = stage + first * kPitch;
@@ -182,13 +167,14 @@ __device__ void copy_rows(const MlaArgs& args, std::uint32_t places, std::uint32
       barrier_expect(barrier, count * (kLatent + rope_bytes));
       const char* from[count];
 #pragma unroll
-      for (std::uint32_t i = 0; i < count; ++i) from[i] = load_place(places + kPlace * i);
+      for (std::uint32_t i = 0; i < count; i += 2)
+        load_two_places(from[i], from[i + 1], places + kPlaceBytes * i);
 #pragma unroll
       for (std::uint32_t i = 0; i < count; ++i) bulk_copy(to + i * kPitch, from[i], bytes, barrier);
       if (args.rope_apart) {
         for (std::uint32_t i = 0; i < count; ++i) {
-          bulk_copy(to + i * kPitch + kLatent, load_place(places + kPlace * i + 8U), rope_bytes,
-                    barrier);
+          bulk_copy(to + i * kPitch + kLatent, load_place(places + kRopePlaces + kPlaceBytes * i),
+                    rope_bytes, barrier);
         }
       }
     }
@@ -198,8 +184,9 @@ __device__ void copy_rows(const MlaArgs& args, std::uint32_t places, std::uint32
     const std::uint32_t lane = threadIdx.x & 31U;
 #pragma unroll
     for (std::uint32_t i = 0; i < count; ++i) {
-      const char* from = load_place(places + kPlace * i);
-      const char* rope = args.rope_apart ? load_place(places + kPlace * i + 8U) : from + kLatent;
+      const char* from = load_place(places + kPlaceBytes * i);
+      const char* rope =
+          args.rope_apart ? load_place(places + kRopePlaces + kPlaceBytes * i) : from + kLatent;
 #pragma unroll
       for (std::uint32_t begin = 0; begin < kPitch; begin += 512) {
         const std::uint32_t at = begin + 16 * lane;

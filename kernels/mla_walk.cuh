@@ -216,13 +216,13 @@ class Walk {
     return row;
   }
   __device__ void store_rows(const PendingRow& row) {
-    store_place(places() + 16U * lane(), place_of<type>(args_, row));
+    store_place(places(), lane(), place_of<type>(args_, row));
     __syncwarp();
   }
   /// Copies the warp's rows of `tile`, whose places are the `i`-th of the batch.
   __device__ void copy_own_rows(std::uint32_t tile, std::uint32_t i) {
-    copy_rows<type, kCopyRows>(args_, places() + 16U * kCopyRows * i, copy_first(), stage(tile),
-                               full(tile));
+    copy_rows<type, kCopyRows>(args_, places() + kPlaceBytes * kCopyRows * i, copy_first(),
+                               stage(tile), full(tile));
   }
   __device__ std::uint32_t places() const {
     return small() + SmallMap::kPlaces + 512U * warp();
