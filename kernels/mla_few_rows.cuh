@@ -18,16 +18,14 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
   using Pair = Pairs<type, MlaShape::few_rows>;
   using Base = Walk<type, MlaShape::few_rows>;
   using Base::args_;
-  using Base::kShift;
   using Base::kStages;
   using Base::kTile;
-  using Base::tile_;
   using Pair::at_;
+  using Pair::base_;
   using Pair::exponent_;
   using Pair::half;
   using Pair::out_;
   using Pair::pair;
-  using Pair::peak_;
   using Pair::total_;
 
  public:
@@ -129,16 +127,13 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
   }
 
   __device__ void run_piece() {
-    const std::uint32_t first = (pair() - at_) & (kPairs - 1);
-    at_ += first;
-    tile_ += static_cast<std::int32_t>(first);
-    for (; tile_ < this->tile_end(); tile_ += kPairs, at_ += kPairs) {
+    for (at_ += (pair() - at_) & (kPairs - 1); at_ < this->piece_end(); at_ += kPairs) {
       this->forget();
       if (!kOwnStages) this->wait_issued(at_);
       barrier_wait(this->full(at_), Base::parity(at_));
-      if (this->masked(tile_)) {
+      if (this->masked(at_)) {
         this->clean_stage(at_);
-        this->note_seen(tile_, this->first_row());
+        this->note_seen(this->tile_of(at_), this->first_row());
       }
       typename Pair::Scores s;
       this->score_tile(s, [] {});
@@ -147,7 +142,7 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
         // The exchange has told that the pair has left the tile before, whose stage is refilled
         // while the softmax waits for its operands. Neither warp puts scores where the other may
         // still read: it waits for the stage that the other refills behind its read, or here.
-        if (tile_ >= this->now().tile + static_cast<std::int32_t>(kPairs)) {
+        if (at_ >= this->piece_first() + kPairs) {
           __syncwarp();
           refill(at_ - kPairs);
         } else {
@@ -157,13 +152,12 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
       typename Pair::Weights weights;
       this->soften(s, weights);
       this->accumulate(weights);
-      if (!kOwnStages && tile_ + static_cast<std::int32_t>(kPairs) < this->tile_end()) {
+      if (!kOwnStages && at_ + kPairs < this->piece_end()) {
         leave();
         refill(at_);
       }
     }
-    // From here on of the share: the end of the piece.
-    at_ -= static_cast<std::uint32_t>(tile_ - this->tile_end());
+    at_ = this->piece_end();
     finish_piece();
     if (const std::uint32_t last = last_of(pair()); last != kNone) {
       leave();
@@ -174,15 +168,13 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
   /// The pair that took the `c`-th tile of the piece that ends at `at_`. Sums over pairs go in this
   /// order, so that bits do not depend on what the share has before the piece.
   __device__ std::uint32_t nth_pair(std::uint32_t c) const {
-    const auto tiles = static_cast<std::uint32_t>(this->tile_end() - this->now().tile);
-    return (at_ - tiles + c) & (kPairs - 1);
+    return (this->piece_first() + c) & (kPairs - 1);
   }
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
   /// A pair's last tile of the piece that ends at `at_`, or kNone.
   __device__ std::uint32_t last_of(std::uint32_t pair) const {
     const std::uint32_t back = (at_ - 1 - pair) & (kPairs - 1);
-    const auto tiles = static_cast<std::uint32_t>(this->tile_end() - this->now().tile);
-    return tiles > back ? at_ - 1 - back : kNone;
+    return this->piece_tiles() > back ? at_ - 1 - back : kNone;
   }
 
   /// Merges the pairs' results, the outputs through the stages that they have read last.
@@ -195,33 +187,32 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     for (int h = 0; h < 2; ++h) {
       totals[h] = row_sum(total_[h]);
       if (half() == 0 && (lane & 3U) == 0)
-        states[64U * pair() + (lane & ~3U) + h] = make_float2(peak_[h], totals[h]);
+        states[64U * pair() + (lane & ~3U) + h] = make_float2(base_[h], totals[h]);
     }
     __syncthreads();
     const bool whole = this->whole();
-    float peak[2];
+    float base[2];
     float total[2];
     float scale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      peak[h] = -INFINITY;
+      base[h] = -INFINITY;
 #pragma unroll
       for (std::uint32_t p = 0; p < kPairs; ++p)
-        peak[h] = fmaxf(peak[h], states[64U * p + (lane & ~3U) + h].x);
+        base[h] = fmaxf(base[h], states[64U * p + (lane & ~3U) + h].x);
       total[h] = 0.0F;
 #pragma unroll
       for (std::uint32_t c = 0; c < kPairs; ++c) {
         const float2 state = states[64U * nth_pair(c) + (lane & ~3U) + h];
-        if (state.y != 0.0F) total[h] += state.y * exp2_fast(state.x - peak[h]);
+        if (state.y != 0.0F) total[h] += state.y * exp2_fast(state.x - base[h]);
       }
-      scale[h] = totals[h] == 0.0F ? 0.0F : exp2_fast(peak_[h] - peak[h]) / total[h];
+      scale[h] = totals[h] == 0.0F ? 0.0F : exp2_fast(base_[h] - base[h]) / total[h];
     }
     const auto own = static_cast<std::int32_t>(lane & 15U);
     const float own_total = this->of_lane(total, lane);
-    const float own_peak = this->of_lane(peak, lane);
+    const float own_base = this->of_lane(base, lane);
     if (this->warp() == 0 && lane < 16) {
-      this->store_lse(own, whole,
-                      own_total == 0.0F ? -INFINITY : own_peak - kShift + log2f(own_total));
+      this->store_lse(own, whole, own_total == 0.0F ? -INFINITY : own_base + log2f(own_total));
     }
     char* target = this->target(own, whole);
     char* const to[2] = {this->of_row(target, 0), this->of_row(target, 1)};

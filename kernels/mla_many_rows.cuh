@@ -18,16 +18,14 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
   using Pair = Pairs<type, MlaShape::many_rows>;
   using Base = Walk<type, MlaShape::many_rows>;
   using Base::args_;
-  using Base::kShift;
   using Base::kStages;
   using Base::kTile;
-  using Base::tile_;
   using Pair::at_;
+  using Pair::base_;
   using Pair::exponent_;
   using Pair::half;
   using Pair::out_;
   using Pair::pair;
-  using Pair::peak_;
   using Pair::total_;
 
  public:
@@ -57,19 +55,19 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
 
   __device__ void start_piece() {
     Base::start_piece();
-    // Without rows a pair only copies, which its peak tells: no register is left for a flag.
+    // Without rows a pair only copies, which its base tells: no register is left for a flag.
     if (this->line_row(static_cast<std::int32_t>(this->rows_from())) >= 0) {
       this->start_rows(this->own_query());
     } else {
-      peak_[0] = NAN;
+      base_[0] = NAN;
     }
   }
 
   __device__ void run_piece() {
-    for (; tile_ < this->tile_end(); ++tile_) {
+    for (; at_ < this->piece_end(); ++at_) {
       this->forget();
       barrier_wait(this->full(at_), Base::parity(at_));
-      if (this->masked(tile_)) this->clean_stage(at_);
+      if (this->masked(at_)) this->clean_stage(at_);
       if (has_rows()) {
         attend();
       } else {
@@ -78,15 +76,14 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
       }
       __syncwarp();
       if (this->lane() == 0) barrier_arrive(this->empty(at_));
-      ++at_;
     }
     if (has_rows()) finish_piece();
   }
 
-  __device__ bool has_rows() const { return peak_[0] == peak_[0]; }
+  __device__ bool has_rows() const { return base_[0] == base_[0]; }
 
   __device__ void attend() {
-    if (this->masked(tile_)) this->note_seen(tile_, this->first_row());
+    if (this->masked(at_)) this->note_seen(this->tile_of(at_), this->first_row());
     typename Pair::Scores s;
     // In the middle, when the others have surely left the tile before.
     this->score_tile(s, [&] { copy_ahead(); });
@@ -126,9 +123,9 @@ class ManyRows : public Pairs<type, MlaShape::many_rows> {
       scale[h] = total[h] == 0.0F ? 0.0F : 1.0F / total[h];
     }
     const float own_total = this->of_lane(total, lane);
-    const float own_peak = this->of_lane(peak_, lane);
+    const float own_base = this->of_lane(base_, lane);
     if (half() == 0 && lane < 16) {
-      const float lse = own_total == 0.0F ? -INFINITY : own_peak - kShift + log2f(own_total);
+      const float lse = own_total == 0.0F ? -INFINITY : own_base + log2f(own_total);
       this->store_lse(own, whole, lse);
     }
     char* target = this->target(own, whole);

@@ -23,13 +23,12 @@ class Pairs : public Results<type, shape> {
   using Base::kAll;
   using Base::kEightBit;
   using Base::kPitch;
+  using Base::kRoom;
   using Base::kRopeAt;
   using Base::kShift;
-  using Base::kSlack;
   using Base::kStages;
   using Base::kTile;
   using Base::kTileScales;
-  using Base::tile_;
   using typename Base::Math;
 
   static constexpr std::uint32_t kHalfBytes = kEightBit ? 256 : 512;
@@ -75,7 +74,7 @@ class Pairs : public Results<type, shape> {
 #pragma unroll
     for (int i = 0; i < 32; ++i) out_[i][0] = out_[i][1] = out_[i][2] = out_[i][3] = 0.0F;
     exponent_[0] = exponent_[1] = Base::kNoExponent;
-    peak_[0] = peak_[1] = -INFINITY;
+    base_[0] = base_[1] = -INFINITY;
     total_[0] = total_[1] = 0.0F;
   }
 
@@ -251,8 +250,9 @@ class Pairs : public Results<type, shape> {
   }
 
   __device__ void soften(Scores& s, Weights& weights) {
+    this->forget();  // e4m3 with four scales would else be short of registers
     this->finish_scores(s);
-    if (this->masked(tile_)) {
+    if (this->masked(at_)) {
       const uint2 seen = this->seen_tokens();
       const std::uint32_t bad = this->bad_tokens();
       this->mask_row(s, 0, seen.x, bad);
@@ -266,13 +266,12 @@ class Pairs : public Results<type, shape> {
 #pragma unroll
       for (int n = 1; n < kOctets; ++n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
     }
-    if (__any_sync(kAll, fmaf(top[0], scale, -kSlack) > peak_[0] ||
-                             fmaf(top[1], scale, -kSlack) > peak_[1])) {
+    if (__any_sync(kAll, top[0] * scale > base_[0] + kRoom || top[1] * scale > base_[1] + kRoom)) {
       follow(top);
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float base = peak_[h] == -INFINITY ? 0.0F : peak_[h] - kShift;
+      const float base = base_[h] == -INFINITY ? 0.0F : base_[h];
 #pragma unroll
       for (int n = 0; n < kOctets; ++n) {
         const float x = exp2_fast(fmaf(s[n][2 * h], scale, -base));
@@ -283,16 +282,16 @@ class Pairs : public Results<type, shape> {
     }
   }
 
-  /// Lets the peaks follow where scores pass them by the slack.
+  /// Lets the bases follow where scores leave the room above them.
   __device__ void follow(const float (&top)[2]) {
     float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float all = row_max(top[h] * args_.exponent_scale);
       factor[h] = 1.0F;
-      if (all > peak_[h] + kSlack) {
-        factor[h] = peak_[h] == -INFINITY ? 1.0F : exp2_fast(peak_[h] - all);
-        peak_[h] = all;
+      if (all > base_[h] + kRoom) {
+        factor[h] = exp2_fast(base_[h] + kShift - all);
+        base_[h] = all - kShift;
         total_[h] *= factor[h];
       }
     }
@@ -374,8 +373,8 @@ class Pairs : public Results<type, shape> {
   std::uint32_t query_[18][4];
   float out_[32][4];
   std::int32_t exponent_[2];  ///< of the two slices, for rows with scales
-  float peak_[2];
-  float total_[2];
+  float base_[2];             ///< what exponents of a row's weights are counted from
+  float total_[2];            ///< sums of the lane's weights
 
  private:
   /// Where registers do not reach for both addresses, one or both are found anew in each tile.

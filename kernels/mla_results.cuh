@@ -24,7 +24,8 @@ class Results : public Walk<type, shape> {
   __device__ explicit Results(const MlaArgs& args) : Base(args) {}
 
   __device__ bool whole() const {
-    return this->now().tile == 0 && this->tile_end() == this->now().line.tiles;
+    return this->now().tile == 0 &&
+           static_cast<std::int32_t>(this->piece_tiles()) == this->now().line.tiles;
   }
   __device__ std::int64_t partial_row(std::int32_t row) const {
     const MlaSchedule& schedule = args_.schedule;

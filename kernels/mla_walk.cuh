@@ -54,11 +54,11 @@ class Walk {
   static constexpr auto kRopeAt = static_cast<std::uint32_t>(mla_latent_bytes(type));
   static constexpr std::uint32_t kAll = 0xFFFFFFFFU;
   using Math = std::conditional_t<type == KvType::bf16, Bf16, Fp16>;
-  /// Weights are exp2(score - peak + kShift): in fp16 small ones would vanish without.
+  /// Weights are exp2(score - base). A row's base is its highest score so far less kShift, because
+  /// small weights would else vanish in fp16. It follows the scores only when they pass it by
+  /// kRoom, so that few tiles rescale; weights then reach 2^kRoom, within the range of fp16.
   static constexpr float kShift = type == KvType::bf16 ? 0.0F : 5.0F;
-  /// A peak follows the scores only when they pass it by this much, so that few tiles rescale; the
-  /// weights then reach 2^(kSlack + kShift), within the range of fp16.
-  static constexpr float kSlack = 8.0F;
+  static constexpr float kRoom = 8.0F + kShift;
 
  protected:
   /// Thread and address of shared memory are kept from the compiler, which would else derive them
@@ -237,35 +237,47 @@ class Walk {
     for (std::int64_t i = 0; i < steps && at.remaining > 0; ++i) at.advance(args_, kTile);
   }
 
-  /// Enters the segment of `now()`: tile_ is the tile in the segment, tile_end_ the end of the
-  /// piece.
+  /// Enters the piece that begins at `now()`.
   __device__ void start_piece() {
     const Cursor& at = now();
     const std::int32_t masked_from =
         args_.params.sparse.entries != nullptr ? 0 : at.line.prefix / kTile;
-    tile_ = at.tile;  // which stays until the next piece
     const std::int32_t piece = piece_tiles_of(args_.schedule, at.line.tiles);
     const std::int32_t end = min((at.tile / piece + 1) * piece, at.line.tiles);
-    const auto last =
-        static_cast<std::int32_t>(min(static_cast<std::int64_t>(end), at.tile + at.remaining));
+    const std::uint32_t first = piece_first();
+    const auto tiles =
+        static_cast<std::uint32_t>(min(static_cast<std::int64_t>(end - at.tile), at.remaining));
+    const auto unmasked = static_cast<std::uint32_t>(max(0, masked_from - at.tile));
     if constexpr (kLimitsInMemory) {
       if (lane() == 0) {
-        limit(0) = last;
-        limit(1) = masked_from;
+        limit(0) = first + tiles;
+        limit(1) = first + unmasked;
       }
       __syncwarp();
     } else {
-      tile_end_ = last;
-      masked_from_ = masked_from;
+      piece_end_ = first + tiles;
+      masked_from_ = first + unmasked;
     }
+  }
+  /// The piece's first tile, and how many there are. `now()` stays at the first until the next.
+  __device__ std::uint32_t piece_first() const {
+    return tiles_of_share() - static_cast<std::uint32_t>(now().remaining);
+  }
+  __device__ std::uint32_t piece_tiles() const {
+    return piece_end() - piece_first();
+  }
+  /// A tile's number in its segment.
+  __device__ std::int32_t tile_of(std::uint32_t at) const {
+    return now().tile + static_cast<std::int32_t>(at - piece_first());
   }
   /// Steps `now()` past the piece; false when the share is done.
   __device__ bool next_piece() {
+    const auto tiles = static_cast<std::int32_t>(piece_tiles());
     __syncwarp();
     if (lane() == 0) {
       Cursor& at = now();
-      at.remaining -= tile_end() - 1 - at.tile;
-      at.tile = tile_end() - 1;
+      at.remaining -= tiles - 1;
+      at.tile += tiles - 1;
       const Cursor& next = ahead();
       if (next.previous == at.index && at.tile + 1 == at.line.tiles &&
           at.segment + 1 == at.line.segments) {
@@ -379,18 +391,18 @@ class Walk {
     return scale;
   }
 
-  /// Limits of the piece: its end, and the first tile of the segment that needs a mask. In shared
-  /// memory where registers do not reach.
+  /// Limits of the piece: its end, and the first tile that needs a mask. In shared memory where
+  /// registers do not reach. Here and below tiles are counted over the share.
   static constexpr bool kLimitsInMemory = !policy.few() && (kTileScales || type == KvType::fp16);
-  __device__ std::int32_t volatile& limit(std::uint32_t i) const {
-    return reinterpret_cast<std::int32_t volatile*>(small_memory() + SmallMap::kCursors +
-                                                    SmallMap::kCursorBytes * warp() + 64U)[i];
+  __device__ std::uint32_t volatile& limit(std::uint32_t i) const {
+    return reinterpret_cast<std::uint32_t volatile*>(small_memory() + SmallMap::kCursors +
+                                                     SmallMap::kCursorBytes * warp() + 64U)[i];
   }
-  __device__ std::int32_t tile_end() const {
-    return kLimitsInMemory ? limit(0) : tile_end_;
+  __device__ std::uint32_t piece_end() const {
+    return kLimitsInMemory ? limit(0) : piece_end_;
   }
   /// Whether some row of the tile may not see some token of it.
-  __device__ bool masked(std::int32_t tile) const {
+  __device__ bool masked(std::uint32_t tile) const {
     return tile >= (kLimitsInMemory ? limit(1) : masked_from_);
   }
   /// Tokens of the tile that a row of the segment sees, as bits.
@@ -570,10 +582,9 @@ class Walk {
   static constexpr std::int32_t kNoExponent = -1000;
   const MlaArgs& args_;
   std::uint32_t thread_;
-  std::uint32_t base_;           ///< of shared memory
-  std::int32_t tile_{0};         ///< in the segment
-  std::int32_t tile_end_{0};     ///< in the segment
-  std::int32_t masked_from_{0};  ///< first tile of the segment that needs a mask
+  std::uint32_t base_;  ///< of shared memory
+  std::uint32_t piece_end_{0};
+  std::uint32_t masked_from_{0};
 };
 
 }  // namespace packstone::kernels::mla
