@@ -104,10 +104,25 @@ struct MlaCut {
   std::int32_t unused;
 };
 
+/// The lengths of one line: a sequence, or with sparse lists one query token of it.
+struct MlaLine {
+  std::int32_t query;      ///< first query token of the sequence
+  std::int32_t node;       ///< first node of the line: 0, or the query token's own
+  std::int32_t nodes;      ///< nodes of the line
+  std::int32_t prefix;     ///< tokens of the prefix, or entries of the list
+  std::int32_t end;        ///< prefix and, behind it, the tail
+  std::int32_t tail_from;  ///< what turns a token of the tail into a position of the table, or into
+                           ///< a row of the separate tail
+  std::int64_t table;      ///< first table entry
+  std::int32_t tiles;      ///< of each segment, at least 1
+  std::int32_t segments;   ///< end of those with the role that the line was loaded for
+};
+
 /// A block's share of its line of tiles.
 struct MlaStart {
   std::int64_t before;   ///< tiles of all shares before
   std::int64_t end;      ///< tiles of all shares up to this one; `before` or less: no work
+  MlaLine lengths;       ///< of the line, so that the block need not look them up
   std::int32_t line;     ///< any when there are no tiles left
   std::int32_t segment;  ///< of the line
   std::int32_t tile;     ///< of the segment

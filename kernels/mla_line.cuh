@@ -11,19 +11,7 @@
 
 namespace packstone::kernels::mla {
 
-/// The lengths of one line: a sequence, or with sparse lists one query token of it.
-struct Line {
-  std::int32_t query;      ///< first query token of the sequence
-  std::int32_t node;       ///< first node of the line: 0, or the query token's own
-  std::int32_t nodes;      ///< nodes of the line
-  std::int32_t prefix;     ///< tokens of the prefix, or entries of the list
-  std::int32_t end;        ///< prefix and, behind it, the tail
-  std::int32_t tail_from;  ///< what turns a token of the tail into a position of the table, or into
-                           ///< a row of the separate tail
-  std::int64_t table;      ///< first table entry
-  std::int32_t tiles;      ///< of each segment, at least 1
-  std::int32_t segments;   ///< end of those with the role that the line was loaded for
-};
+using Line = MlaLine;
 
 /// Whether tiles of so many tokens are those of MlaRole::rest.
 __device__ inline bool is_rest(const MlaArgs& args, std::int32_t tile_tokens) {

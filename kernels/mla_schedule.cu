@@ -173,7 +173,7 @@ struct Cut {
 __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at, MlaRole role) {
   const MlaSchedule& schedule = args.schedule;
   if (at >= before.cost_total)
-    return {{before.tiles_total, 0, schedule.lines, 0, 0, role}, 0, 0, 0};
+    return {{before.tiles_total, 0, {}, schedule.lines, 0, 0, role}, 0, 0, 0};
   std::int32_t index = last_line(before.cost, schedule.lines, at);
   const Line line = load_line(args, index, before.tile_tokens);
   const std::int64_t local = at - before.cost[index];
@@ -193,8 +193,8 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
     const std::int32_t piece = piece_tiles_of(schedule, line.tiles);
     tile = min((tile + piece - 1) / piece * piece, line.tiles);
   }
-  Cut cut{{before.tiles[index] + static_cast<std::int64_t>(number) * line.tiles + tile, 0, index,
-           segment, tile, role},
+  Cut cut{{before.tiles[index] + static_cast<std::int64_t>(number) * line.tiles + tile, 0, line,
+           index, segment, tile, role},
           line.query + line.node,
           line.nodes * args.params.heads,
           at - in_segment + mla::kStartCost + static_cast<std::int64_t>(line.tiles - 1) * cost};
@@ -203,9 +203,9 @@ __device__ Cut cut_at(const MlaArgs& args, const Before& before, std::int64_t at
     if (++segment == line.segments) {
       index = line_after(before, schedule.lines, index);
       segment = 0;
-      if (index < schedule.lines && mla::is_rest(args, before.tile_tokens)) {
-        const Line next = load_line(args, index, before.tile_tokens);
-        segment = mla::first_segment(args, next, before.tile_tokens);
+      if (index < schedule.lines) {
+        cut.start.lengths = load_line(args, index, before.tile_tokens);
+        segment = mla::first_segment(args, cut.start.lengths, before.tile_tokens);
       }
     }
     cut.start.line = index;

@@ -164,8 +164,7 @@ class Walk {
 
   /// Sets up barriers and cursors for the block's share.
   __device__ void begin_share(const MlaStart& at) {
-    const Cursor start{
-        load_line(args_, at.line, kTile), at.line, at.segment, at.tile, -1, at.end - at.before};
+    const Cursor start{at.lengths, at.line, at.segment, at.tile, -1, at.end - at.before};
     if (lane() == 0) now() = ahead() = start;
     if (threadIdx.x == 0) {
       tiles() = static_cast<std::uint32_t>(at.end - at.before);

@@ -533,8 +533,8 @@ PACKSTONE_API packstone_status packstone_attention_run(const packstone_attention
                                                        void* workspace, int64_t workspace_bytes,
                                                        struct CUstream_st* stream);
 /** The same with the schedule that the call before with this workspace made: for the layers of a
- * model after the first. Shape, lengths and mask must be those of that call (ScheduleUse::reuse of
- * verify_params.hpp). */
+ * model after the first. Shape, lengths, mask and where sequences begin in the table must be those
+ * of that call (ScheduleUse::reuse of verify_params.hpp). */
 PACKSTONE_API packstone_status packstone_attention_run_next_layer(
     const packstone_attention* attention, const packstone_verify_params* params, void* workspace,
     int64_t workspace_bytes, struct CUstream_st* stream);

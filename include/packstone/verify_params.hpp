@@ -191,9 +191,10 @@ enum class ScheduleUse : std::uint8_t {
   make,
   /// The layers of a model after the first: the call before with this workspace had the same
   /// options and shape (heads, dims, types, batch, tokens, page size, tail place, kind of mask, use
-  /// of lists and their topk), and q_indptr, prefix_lens and the mask have the same contents as
-  /// then. Queries, KV rows and their scales, table and list entries, strides, scale, cap and
-  /// outputs may be others. Else the result is undefined, and reads may go past the arrays.
+  /// of lists and their topk), and q_indptr, prefix_lens, the mask and where sequences begin in the
+  /// table (indptr, or row_stride) have the same contents as then. Queries, KV rows and their
+  /// scales, table and list entries, other strides, scale, cap and outputs may be others. Else the
+  /// result is undefined, and reads may go past the arrays.
   reuse,
 };
 
