@@ -214,25 +214,35 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     if (this->warp() == 0 && lane < 16) {
       this->store_lse(own, whole, own_total == 0.0F ? -INFINITY : own_base + log2f(own_total));
     }
+    // Of the rows that the lane sums: 2 p and 2 p + 1 of pair p's half of the columns, of which the
+    // upper 16 lanes have rows 8 further on.
     char* target = this->target(own, whole);
-    char* const to[2] = {this->of_row(target, 0), this->of_row(target, 1)};
+    char* to[2];
+#pragma unroll
+    for (std::uint32_t k = 0; k < 2; ++k)
+      to[k] = this->from_lane(target, 2U * pair() + k + (lane >> 4U) * 8U);
     const FloatType format = this->format(whole);
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) {
       put_round(round, scale);
       __syncthreads();
-      add_up(round, to, format);
+#pragma unroll 1
+      for (std::uint32_t i = 0; i < kQuads / 8; ++i)
+        add_up(static_cast<std::uint32_t>(round), i, to, format);
       __syncthreads();
     }
   }
-  static constexpr int kQuads = 8;  ///< registers of the output in a round, times 4
+  /// Registers of the output in a round, times 4: as many as the stage has room for.
+  static constexpr int kQuads = Base::kStageBytes >= 16384 ? 16 : 8;
+  static constexpr std::uint32_t kRoundBytes = 512U * kQuads;
   static constexpr int kRounds = 32 / kQuads;
 
-  /// Puts the round's part of the output, scaled, where the others find it.
+  /// Puts the round's part of the output, scaled, where the others find it: quads one after the
+  /// other, lanes of quad q in the order lane ^ q, so that reading a row meets all banks.
   __device__ void put_round(int round, const float (&scale)[2]) {
     const std::uint32_t last = last_of(pair());
     if (last == kNone) return;
-    const std::uint32_t to = this->stage(last) + 4096U * half() + 16U * this->lane_anew();
+    const std::uint32_t to = this->stage(last) + kRoundBytes * half() + 16U * this->lane_anew();
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       if (r != round) continue;
@@ -241,42 +251,56 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
       for (int q = 0; q < kQuads; ++q) {
         const int i = kQuads * r + q;
         asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(
-                         to + 512U * static_cast<std::uint32_t>(q)),
+                         (to ^ 16U * static_cast<std::uint32_t>(q % 8)) +
+                         512U * static_cast<std::uint32_t>(q)),
                      "f"(out_[i][0] * (scale[0] * unit)), "f"(out_[i][1] * (scale[0] * unit)),
                      "f"(out_[i][2] * (scale[1] * unit)), "f"(out_[i][3] * (scale[1] * unit))
                      : "memory");
       }
     }
   }
-  /// Two quads of the round, summed over the pairs: pair p of warps takes quads 2 p and 2 p + 1.
-  __device__ void add_up(int round, char* const (&to)[2], FloatType format) {
+  /// The round's 64 columns of the half, summed over the pairs: of each of its two rows a lane has
+  /// four neighbouring ones, so that 16 lanes store 256 bytes of a row.
+  __device__ void add_up(std::uint32_t round, std::uint32_t i, char* const (&to)[2],
+                         FloatType format) {
     const std::uint32_t lane = this->lane_anew();
-    float sum[2][4] = {};
+    const std::uint32_t four = lane & 15U;
+    // Two quads of 8 columns, two values of each; or two lanes of one quad.
+    const std::uint32_t quad = Base::kEightBit ? four / 4U * 2U : four / 2U;
+    const std::uint32_t place = 8U * pair() + (Base::kEightBit ? four % 4U : four % 2U * 2U);
+    const std::uint32_t upper = 8U * (lane >> 4U);
+    const std::uint32_t first = 512U * quad + 16U * (place ^ quad) + upper;
+    const std::uint32_t second = Base::kEightBit
+                                     ? 512U * (quad + 1U) + 16U * (place ^ (quad + 1U)) + upper
+                                     : 512U * quad + 16U * ((place + 1U) ^ quad) + upper;
+    float4 sum[2] = {};
 #pragma unroll
     for (std::uint32_t c = 0; c < kPairs; ++c) {
       const std::uint32_t last = last_of(nth_pair(c));
       if (last == kNone) continue;
-      const std::uint32_t from = this->stage(last) + 4096U * half() + 1024U * pair() + 16U * lane;
+      const std::uint32_t from = this->stage(last) + kRoundBytes * half() + 4096U * i;
 #pragma unroll
-      for (std::uint32_t q = 0; q < 2; ++q) {
-        float x[4];
-        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-                     : "r"(from + 512U * q)
-                     : "memory");
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sum[q][j] += x[j];
+      for (std::uint32_t k = 0; k < 2; ++k) {
+        const float2 x = load_floats(from + (first ^ 64U * k));
+        const float2 y = load_floats(from + (second ^ 64U * k));
+        const float4 next =
+            Base::kEightBit ? make_float4(x.x, y.x, x.y, y.y) : make_float4(x.x, x.y, y.x, y.y);
+        sum[k] =
+            make_float4(sum[k].x + next.x, sum[k].y + next.y, sum[k].z + next.z, sum[k].w + next.w);
       }
     }
-    const int i = (kQuads / 2) * round + static_cast<int>(pair());
+    const std::uint32_t column = 256U * half() + 8U * kQuads * round + 64U * i + 4U * four;
     Pair::with_format(format, [&](auto is) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (to[h] == nullptr) continue;
-        this->template store_values<is()>(to[h] + Pair::bytes_of(is()) * this->first_column(), i, h,
-                                          sum[0], sum[1], 1.0F);
+      for (std::uint32_t k = 0; k < 2; ++k) {
+        if (to[k] != nullptr) Pair::template store_four<is()>(to[k], column, sum[k]);
       }
     });
+  }
+  __device__ static float2 load_floats(std::uint32_t from) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+    return x;
   }
 
   PendingRow pending_{PendingRow::none, 0};  ///< places to come, from when the last batch is used

@@ -299,8 +299,13 @@ class Walk {
   /// the lane's products.
   template <typename T>
   __device__ T* of_row(T* own, int h) const {
-    const auto from = static_cast<int>((lane_anew() >> 2U) + 8U * static_cast<std::uint32_t>(h));
-    return reinterpret_cast<T*>(__shfl_sync(kAll, reinterpret_cast<unsigned long long>(own), from));
+    return from_lane(own, (lane_anew() >> 2U) + 8U * static_cast<std::uint32_t>(h));
+  }
+  /// The address that lane `from` has.
+  template <typename T>
+  __device__ static T* from_lane(T* own, std::uint32_t from) {
+    return reinterpret_cast<T*>(
+        __shfl_sync(kAll, reinterpret_cast<unsigned long long>(own), static_cast<int>(from)));
   }
 
   /// The value of row `lane` % 16, of what the first lanes of quads have for rows g and g + 8.
