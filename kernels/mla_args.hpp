@@ -164,8 +164,8 @@ struct MlaArgs {
   bool rope_apart;          ///< some rope part is not in the row of its latent part
   /// Of dot products: to base 2 or, with a cap, to the argument of tanh.
   float score_scale;
-  /// The same where scores need nothing else and the scale is positive, so that the softmax can
-  /// take it into its exponents; else 1, and scores are finished first.
+  /// The same where scores need nothing else and it is a positive normal number, so that the
+  /// softmax can take it into its exponents; else 1, and scores are finished first.
   float exponent_scale;
   bool finish_scores;
   float* partial_out;  ///< [parts, rows, 512], normalised

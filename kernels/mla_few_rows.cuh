@@ -259,8 +259,8 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
       }
     }
   }
-  /// The round's 64 columns of the half, summed over the pairs: of each of its two rows a lane has
-  /// four neighbouring ones, so that 16 lanes store 256 bytes of a row.
+  /// The round's `i`-th 64 columns of the half, summed over the pairs: of each of its two rows a
+  /// lane has four neighbouring ones, so that 16 lanes store 256 bytes of a partial's row.
   __device__ void add_up(std::uint32_t round, std::uint32_t i, char* const (&to)[2],
                          FloatType format) {
     const std::uint32_t lane = this->lane_anew();

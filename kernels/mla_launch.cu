@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 constexpr float kLog2E = 1.4426950408889634F;
-/// Below this scores of -infinity might not stay so.
+/// Below this the product with a score of -infinity might be none.
 constexpr float kScaleMin = std::numeric_limits<float>::min();
 /// A share below this (64 to 128 tokens) costs more in merging than it saves in time.
 constexpr std::int32_t kWorkerTilesMin = 4;

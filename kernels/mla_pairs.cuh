@@ -5,12 +5,14 @@
 /// The arithmetic of both MLA kernels: a pair of warps for 16 rows, each with half of the head
 /// dimension (256 latent and 32 rope values), whose part of Q and of the output it keeps in
 /// registers. The two add up their partial scores through shared memory and take the same softmax
-/// step, the online one in base 2; a row's peak follows the scores only when they pass it by 2^8
-/// (as in FlashAttention-4), so that outputs are seldom rescaled. Eight warps are four pairs: of 64
-/// rows over the same tile, or of the same rows over tiles in turn.
+/// step, the online one in base 2; what a row's exponents are counted from follows the
+/// scores only when they pass it by 2^8 (as in FlashAttention-4), so that outputs are seldom
+/// rescaled. Eight warps are four pairs: of 64 rows over the same tile, or of the same rows over
+/// tiles in turn.
 
 #include "kernels/mla_results.cuh"
 
+#include <cfloat>
 #include <cstdint>
 
 namespace packstone::kernels::mla {
@@ -287,11 +289,13 @@ class Pairs : public Results<type, shape> {
     float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float all = row_max(top[h] * args_.exponent_scale);
+      // An infinite base would give every score the weight 0 instead of NaN.
+      const float all = fminf(row_max(top[h] * args_.exponent_scale), FLT_MAX);
       factor[h] = 1.0F;
       if (all > base_[h] + kRoom) {
-        factor[h] = exp2_fast(base_[h] + kShift - all);
-        base_[h] = all - kShift;
+        const float next = all - kShift;
+        factor[h] = exp2_fast(base_[h] - next);
+        base_[h] = next;
         total_[h] *= factor[h];
       }
     }

@@ -4,7 +4,7 @@
 /// @file
 /// Where the results of a piece go, and how: to the output, or to a partial to be merged. Its code
 /// runs once a piece and mostly comes from memory, slowly when that is busy, so it is kept short:
-/// one address a lane, one straight line of stores for each format.
+/// an address or two a lane, one straight line of stores for each format.
 
 #include "kernels/mla_walk.cuh"
 

@@ -3,7 +3,7 @@
 
 /// @file
 /// What both MLA kernels share: a block's walk over its share of the line of tiles, the copies
-/// ahead of it, masks, and where results go.
+/// ahead of it, and masks.
 
 #include "kernels/mla_line.cuh"
 #include "kernels/mla_ring.cuh"
@@ -54,9 +54,10 @@ class Walk {
   static constexpr auto kRopeAt = static_cast<std::uint32_t>(mla_latent_bytes(type));
   static constexpr std::uint32_t kAll = 0xFFFFFFFFU;
   using Math = std::conditional_t<type == KvType::bf16, Bf16, Fp16>;
-  /// Weights are exp2(score - base). A row's base is its highest score so far less kShift, because
-  /// small weights would else vanish in fp16. It follows the scores only when they pass it by
-  /// kRoom, so that few tiles rescale; weights then reach 2^kRoom, within the range of fp16.
+  /// Weights are exp2(score - base). A row's base is its highest score, less kShift because small
+  /// weights would else vanish in fp16, of when it last followed the scores: it does so only when
+  /// they pass it by kRoom, so that few tiles rescale; weights then reach 2^kRoom, within the range
+  /// of fp16.
   static constexpr float kShift = type == KvType::bf16 ? 0.0F : 5.0F;
   static constexpr float kRoom = 8.0F + kShift;
 
@@ -64,11 +65,11 @@ class Walk {
   /// Thread and address of shared memory are kept from the compiler, which would else derive them
   /// anew, slowly, at every use, or keep every address that follows from them in a register.
   __device__ explicit Walk(const MlaArgs& args) : args_(args), thread_(threadIdx.x) {
-    base_ = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory()));
+    origin_ = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory()));
     forget();
   }
   /// Here the compiler must let go of everything that it derived from thread and address.
-  __device__ void forget() { asm volatile("" : "+r"(thread_), "+r"(base_)); }
+  __device__ void forget() { asm volatile("" : "+r"(thread_), "+r"(origin_)); }
   __device__ std::uint32_t lane() const { return thread_ & 31U; }
   /// The lane anew, for what is used once a piece: else it would be kept, and spilled, meanwhile.
   __device__ std::uint32_t lane_anew() const {
@@ -87,7 +88,7 @@ class Walk {
   __device__ static std::uint8_t* small_memory() {
     return memory() + policy.ring_bytes() + policy.exchange_bytes();
   }
-  __device__ std::uint32_t shared() const { return base_; }
+  __device__ std::uint32_t shared() const { return origin_; }
   __device__ std::uint32_t small() const {
     return shared() + static_cast<std::uint32_t>(policy.ring_bytes() + policy.exchange_bytes());
   }
@@ -586,7 +587,7 @@ class Walk {
   static constexpr std::int32_t kNoExponent = -1000;
   const MlaArgs& args_;
   std::uint32_t thread_;
-  std::uint32_t base_;  ///< of shared memory
+  std::uint32_t origin_;  ///< of shared memory
   std::uint32_t piece_end_{0};
   std::uint32_t masked_from_{0};
 };

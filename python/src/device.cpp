@@ -349,9 +349,10 @@ void bind_attention(nb::module_& m) {
           "captured.\n\n"
           "workspace: contiguous [n] of any type on the call's device, 256-byte aligned, not used\n"
           "by another call meanwhile. reuse_schedule: take the schedule that the call before with\n"
-          "this workspace made, for the layers of a model after the first; shape, lengths and "
-          "mask\n"
-          "must be those of that call. The GIL is released. Raises InvalidArgument, CudaError.");
+          "this workspace made, for the layers of a model after the first; shape, lengths, mask "
+          "and\n"
+          "where sequences begin in the table (indptr, or a padded table's row stride) must be\n"
+          "those of that call. The GIL is released. Raises InvalidArgument, CudaError.");
   m.def(
       "merge_states", &merge, nb::arg("out_a"), nb::arg("lse_a"), nb::arg("out_b"),
       nb::arg("lse_b"), nb::arg("out"), nb::arg("lse"), nb::arg("stream"),

@@ -312,7 +312,7 @@ TEST_P(AttentionFaults, NaNInATailKeyReachesOnlyTheRowsThatSeeIt) {
 }
 
 TEST_P(AttentionFaults, ScalesOfEverySign) {
-  for (const float scale : {-0.5F, 0.0F, 0.5F}) {
+  for (const float scale : {-0.5F, 0.0F, 1e-39F, 1e-37F, 0.5F}) {
     for (const std::int32_t q_len : {1, 30}) {
       AttentionCase c = base_case();
       c.scale = scale;
