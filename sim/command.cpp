@@ -11,6 +11,9 @@
 #include <algorithm>
 #include <new>
 #include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace packstone::sim {
 
@@ -89,19 +92,32 @@ int parse_and_run(const std::vector<std::string>& arguments, const CommandContex
   add_convert_options(*convert_app, convert_arguments);
   CLI::App* info_app = app.add_subcommand("info", "Say how this command was built");
 
+  std::vector<std::string> words = arguments;
+  if (!words.empty() && words.front() == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  const auto is_first = [&](const CLI::App* sub) { return sub->check_name(words.front()); };
+  if (!words.empty() && !words.front().starts_with('-') &&
+      std::as_const(app).get_subcommands(is_first).empty()) {
+    return fail(context, "'" + words.front() + "' is no subcommand (--help lists them)",
+                kExitUsage);
+  }
+  bool answered = false;
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    if (!arguments.empty() && arguments.front() == "help") reversed = {"--help"};
-    app.parse(reversed);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::Success& success) {  // --help and --version
     app.exit(success, context.out, context.err);
+    answered = true;
   } catch (const CLI::ParseError& error) {
     return fail(context, std::string(error.what()) + " (--help tells more)", kExitUsage);
   }
-  if (*workloads_app) print_workloads(context.out);
-  if (*info_app) print_info(context);
-  if (*convert_app) convert(convert_arguments, context);
-  if (*simulate_app) simulate(simulate_arguments, context);
+  if (!answered) {
+    if (*workloads_app) print_workloads(context.out);
+    if (*info_app) print_info(context);
+    if (*convert_app) convert(convert_arguments, context);
+    if (*simulate_app) simulate(simulate_arguments, context);
+  }
   context.out.flush();
   if (!context.out) return fail(context, "standard output cannot be written", kExitFailure);
   return kExitOk;

@@ -188,6 +188,28 @@ TEST_F(Command, HelpAndVersionSucceed) {
   }
   EXPECT_EQ(help.err + version.err + simulate_help.err, "");
   EXPECT_EQ(command({"help"}).out, help.out);
+  EXPECT_EQ(command({"help", "simulate"}).out, simulate_help.out);
+}
+
+TEST_F(Command, HelpOfASubcommandRunsNothing) {
+  const std::string folder = (root / "never").string();
+  const std::string help = command({"help", "simulate"}).out;
+  for (const char* flag : {"--help", "-h"}) {
+    const Outcome simulate = command({"simulate", flag, "--out", folder, "--requests", "5"});
+    EXPECT_EQ(simulate.status, 0);
+    EXPECT_EQ(simulate.out, help);
+    EXPECT_FALSE(fs::exists(folder));
+    const Outcome convert = command({"convert", flag});
+    EXPECT_EQ(convert.status, 0);
+    EXPECT_EQ(convert.err, "");
+    EXPECT_THAT(command({"workloads", flag}).out, ::testing::Not(HasSubstr("chat-azure")));
+  }
+}
+
+TEST_F(Command, AMistypedSubcommandIsNamed) {
+  const Outcome outcome = command({"simulat", "--trace", "x"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("'simulat' is no subcommand"));
 }
 
 TEST_F(Command, RefusedRequestsAndAPoolThatWasNeverFilledAreSaid) {
