@@ -47,14 +47,8 @@ __device__ void store_merged(const MlaArgs& args, const MlaCut& cut, int row, in
   sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
   char* to = static_cast<char*>(p.output.out) + token * p.output.stride_token +
              head * p.output.stride_head;
-  if (p.output.type == FloatType::fp32) {
-    reinterpret_cast<float4*>(to)[quad] = sum;
-  } else {
-    const bool bf16 = p.output.type == FloatType::bf16;
-    reinterpret_cast<uint2*>(to)[quad] =
-        bf16 ? make_uint2(pack(Bf16{}, sum.x, sum.y), pack(Bf16{}, sum.z, sum.w))
-             : make_uint2(pack(Fp16{}, sum.x, sum.y), pack(Fp16{}, sum.z, sum.w));
-  }
+  const int bytes = p.output.type == FloatType::fp32 ? 16 : 8;
+  store_four(p.output.type, to + quad * bytes, sum);
   if (p.output.lse != nullptr && quad == 0) {
     const float lse = total == 0.0F ? -INFINITY : peak + log2f(total);
     auto* lse_row = reinterpret_cast<float*>(reinterpret_cast<char*>(p.output.lse) +

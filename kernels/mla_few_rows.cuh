@@ -293,7 +293,7 @@ class FewRows : public Pairs<type, MlaShape::few_rows> {
     Pair::with_format(format, [&](auto is) {
 #pragma unroll
       for (std::uint32_t k = 0; k < 2; ++k) {
-        if (to[k] != nullptr) Pair::template store_four<is()>(to[k], column, sum[k]);
+        if (to[k] != nullptr) store_four(is(), to[k] + Pair::bytes_of(is()) * column, sum[k]);
       }
     });
   }

@@ -68,17 +68,6 @@ class Results : public Walk<type, shape> {
     reinterpret_cast<float*>(to)[in_line % args_.params.heads] =
         output.lse_base == LseBase::two ? lse : lse * 0.6931471805599453F;
   }
-  /// Four neighbouring values, 16-byte aligned in fp32.
-  template <FloatType format>
-  __device__ static void store_four(char* row, std::uint32_t column, const float4& x) {
-    char* at = row + bytes_of(format) * column;
-    if constexpr (format == FloatType::fp32) {
-      *reinterpret_cast<float4*>(at) = x;
-    } else {
-      using Out = std::conditional_t<format == FloatType::bf16, Bf16, Fp16>;
-      *reinterpret_cast<uint2*>(at) = make_uint2(pack(Out{}, x.x, x.y), pack(Out{}, x.z, x.w));
-    }
-  }
   /// Column of the lane's first values in accumulators 0 and 1 of the half.
   __device__ std::uint32_t first_column() const {
     return 256U * this->half() + (kEightBit ? 4U : 2U) * (this->lane_anew() & 3U);

@@ -6,6 +6,8 @@
 /// mma.sync m16n8k16, conversions, dependent launches. Fragment layouts are those of the PTX ISA,
 /// "Matrix Fragments for mma.m16n8k16".
 
+#include <packstone/verify_params.hpp>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -64,6 +66,17 @@ __device__ inline std::uint32_t pack(Bf16, float low, float high) {
 __device__ inline std::uint32_t pack(Fp16, float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+/// Four neighbouring values of an output row, whose address is a multiple of their size.
+__device__ inline void store_four(FloatType type, char* to, const float4& x) {
+  if (type == FloatType::fp32) {
+    *reinterpret_cast<float4*>(to) = x;
+  } else {
+    *reinterpret_cast<uint2*>(to) =
+        type == FloatType::bf16 ? make_uint2(pack(Bf16{}, x.x, x.y), pack(Bf16{}, x.z, x.w))
+                                : make_uint2(pack(Fp16{}, x.x, x.y), pack(Fp16{}, x.z, x.w));
+  }
 }
 
 /// Two e4m3 values as two fp16 values: those of the low or of the high 16 bits, in one instruction
